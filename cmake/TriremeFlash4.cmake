@@ -4,6 +4,7 @@
 #
 # Input:  TRIREME_FLASH4   folder of the wheels (./dev build cuda)
 set(TRIREME_FLASH4 "${CMAKE_SOURCE_DIR}/.deps/flash4" CACHE PATH "Folder of flash-attn-4 and nvidia-cutlass-dsl")
+file(GLOB _wheels CONFIGURE_DEPENDS "${TRIREME_FLASH4}/.wheels-*") # ./dev leaves one for each list of wheels
 set(_runtime "${TRIREME_FLASH4}/nvidia_cutlass_dsl/cu13/lib/libcuda_dialect_runtime_static.a")
 
 # As trireme/kernels/flash4_sizes.h: width, then rows of a tile of queries, causal and full, and of keys.
@@ -15,19 +16,20 @@ list(JOIN LibTorch_RPATH ":" _libraries)
 set(_flash4_environment ${CMAKE_COMMAND} -E env "LD_LIBRARY_PATH=${_libraries}"
   "PYTHONPATH=${TRIREME_FLASH4}:${TRIREME_FLASH4}/nvidia_cutlass_dsl/dsl_packages:${TRIREME_LIBTORCH}"
   PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore FLASH_ATTENTION_ARCH=sm_90 CUTE_DSL_ARCH=sm_90a FLASH_ATTENTION_NUM_SMS=132)
-set(_lacks "no ${TRIREME_FLASH4}")
-if(Python3_FOUND AND EXISTS "${_runtime}")
+set(_with_flash4 FALSE)
+if(NOT EXISTS "${_runtime}")
+  message(STATUS "without FlashAttention-4: no ${_runtime}")
+else()
   execute_process(COMMAND ${_flash4_environment} "${Python3_EXECUTABLE}" -c "import torch, cutlass, tvm_ffi"
     RESULT_VARIABLE _failed ERROR_VARIABLE _lacks OUTPUT_QUIET)
-  if(NOT _failed)
-    set(_lacks "")
+  if(NOT _failed STREQUAL "0")
+    message(FATAL_ERROR "FlashAttention-4: ${Python3_EXECUTABLE} cannot import what ${TRIREME_FLASH4} holds (${_failed}): "
+      "${_lacks}\ngive the Python that installed it as -DPython3_EXECUTABLE, or an empty folder as -DTRIREME_FLASH4 to build without")
   endif()
+  set(_with_flash4 TRUE)
 endif()
 
-if(_lacks)
-  string(REGEX REPLACE ".*\n([^\n]+)\n?$" "\\1" _lacks "${_lacks}")
-  message(STATUS "without FlashAttention-4: ${_lacks}")
-else()
+if(_with_flash4)
   set(_script "${CMAKE_CURRENT_LIST_DIR}/flash4/export_kernels.py")
   set(_folder "${CMAKE_BINARY_DIR}/flash4")
   set(_list "")
@@ -43,7 +45,7 @@ else()
       endforeach()
       add_custom_command(OUTPUT ${_outputs}
         COMMAND ${_flash4_environment} "${Python3_EXECUTABLE}" "${_script}" "${_folder}" ${_width} ${_group} ${_sizes}
-        DEPENDS "${_script}" COMMENT "Compiling FlashAttention-4 for heads ${_width} wide in groups of ${_group}" VERBATIM)
+        DEPENDS "${_script}" ${_wheels} COMMENT "Compiling FlashAttention-4 for heads ${_width} wide in groups of ${_group}" VERBATIM)
       list(APPEND _objects ${_outputs})
     endforeach()
   endforeach()
@@ -52,4 +54,5 @@ else()
   set_target_properties(trireme_flash4 PROPERTIES LINKER_LANGUAGE CXX)
   target_include_directories(trireme_flash4 SYSTEM INTERFACE "${_folder}" "${TRIREME_FLASH4}/tvm_ffi/include")
   target_link_libraries(trireme_flash4 INTERFACE "${_runtime}" CUDA::cudart)
+  target_link_options(trireme_flash4 INTERFACE "LINKER:--wrap=cuda_dialect_init_library_once") # flash4_runner.cpp
 endif()

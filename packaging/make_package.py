@@ -22,7 +22,7 @@ import sys
 import tarfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-ARCHIVE_LIMIT_BYTES = 50 << 20
+ARCHIVE_LIMIT_BYTES = 60 << 20
 # The newest symbol versions of Ubuntu 22.04, the oldest system that the package is for: glibc 2.35, GCC 12's libraries.
 NEWEST = {"GLIBC": "2.35", "GLIBCXX": "3.4.30", "CXXABI": "1.3.13", "GCC": "12.0.0"}
 # What the package does not bring: the system's, libtorch's with its OpenMP runtime, and NVIDIA's.
@@ -103,18 +103,22 @@ def bundle(binaries, build, lib):
     return taken
 
 
-def licences(libraries, folder):
+def licences(libraries, folder, kind):
     """Of the libraries that the package brings, and of those that are compiled into its binaries."""
     owners = set(COMPILED_IN)
     for library in libraries:
         owners.add(run("dpkg-query", "-S", library).split(":")[0])
     for owner in owners:
         shutil.copy(f"/usr/share/doc/{owner}/copyright", os.path.join(folder, owner))
-    # In the cuda package: headers, FlashAttention-4's kernels, and what NVIDIA's compiler of these links to them.
+    if kind == "cpu":
+        return
+    # Headers, FlashAttention-4's kernels, and what NVIDIA's compiler of these links to them.
     for name, wheel in (("cudnn-frontend", "cudnn-frontend/nvidia_cudnn_frontend"), ("flash-attn-4", "flash4/flash_attn_4"),
                         ("nvidia-cutlass-dsl", "flash4/nvidia_cutlass_dsl"), ("apache-tvm-ffi", "flash4/apache_tvm_ffi")):
-        for text in glob.glob(os.path.join(ROOT, f".deps/{wheel}-*.dist-info/licenses/LICENSE*")):
-            shutil.copy(text, os.path.join(folder, name))
+        texts = glob.glob(os.path.join(ROOT, f".deps/{wheel}-*.dist-info/licenses/LICENSE*"))
+        if not texts:
+            sys.exit(f"dist: the licence of {name} is not in .deps/{os.path.dirname(wheel)}; ./dev build cuda installs it")
+        shutil.copy(texts[0], os.path.join(folder, name))
 
 
 def libtorch_facts(build, kind):
@@ -162,8 +166,10 @@ def main():
     unlisted = {file for file in os.listdir(libexec) if file.endswith("_test")} - {row[4] for row in tests}
     if unlisted:
         sys.exit(f"dist: installed and not in ctest's list: {', '.join(sorted(unlisted))}")
+    if kind == "cuda" and not os.path.exists(os.path.join(build, "flash4/flash4_kernels.inc")):
+        sys.exit("dist: the build is without FlashAttention-4 (build/cuda/configure.log says why)")
     libraries = bundle(binaries, build, lib)
-    licences(libraries.values(), legal)
+    licences(libraries.values(), legal, kind)
 
     shutil.copytree(os.path.join(ROOT, "packaging/bin"), os.path.join(package, "bin"))
     shutil.copy(os.path.join(ROOT, "packaging/environment.sh"), libexec)

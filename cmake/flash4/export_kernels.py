@@ -23,6 +23,8 @@ sys.modules["triton"].Config = object
 import cuda.bindings.driver as cuda
 import cutlass
 from cutlass import BFloat16, Float32, cute
+from cutlass._mlir import ir
+from cutlass.cutlass_dsl import tvm_ffi_provider
 from flash_attn.cute.flash_bwd_postprocess import FlashAttentionBackwardPostprocess
 from flash_attn.cute.flash_bwd_preprocess import FlashAttentionBackwardPreprocess
 from flash_attn.cute.flash_bwd_sm90 import FlashAttentionBackwardSm90
@@ -31,6 +33,24 @@ from flash_attn.cute.interface import AuxData, _tile_size_bwd_sm90, _tile_size_f
 from quack.compile_utils import make_fake_tensor
 
 HOPPER = 90
+
+
+def for_any_x86_64(get_export_module):
+    """The host's code is made for the processor that builds it, unless its functions name another."""
+    def get(*arguments, **named):
+        module = get_export_module(*arguments, **named)
+
+        def name_processor(operation):
+            if operation.name == "llvm.func":
+                operation.attributes["target_cpu"] = ir.StringAttr.get("x86-64", module.context)
+                operation.attributes["target_features"] = ir.Attribute.parse('#llvm.target_features<["+sse2"]>', module.context)
+            return ir.WalkResult.ADVANCE
+        module.operation.walk(name_processor)
+        return module
+    return get
+
+
+tvm_ffi_provider.get_export_module = for_any_x86_64(tvm_ffi_provider.get_export_module)
 
 
 def tensor(dtype, *shape):

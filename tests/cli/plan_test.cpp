@@ -283,6 +283,21 @@ TEST_F(PlanCommand, exits_1_where_nothing_fits) {
   EXPECT_THAT(output.text, AllOf(HasSubstr("DOES NOT FIT"), HasSubstr("trireme init --preset llama3-8b")));
 }
 
+TEST_F(PlanCommand, refuses_an_attention_kernel_that_the_gpu_the_dtype_or_the_model_lacks) {
+  const auto asked = [](const Words& words) {
+    Words all{"--attention", "flash4", "--max_seq_length", "64k"};
+    all.insert(all.end(), words.begin(), words.end());
+    return all;
+  };
+  EXPECT_EQ(refusal(asked({"--model", "llama3-8b", "--gpu", "h100-80gb"})), "no error");
+  EXPECT_THAT(refusal(asked({"--model", "llama3-8b", "--gpu", "a100-80gb"})),
+              HasSubstr("got bf16 on a100-80gb, expected bf16 on a Hopper GPU"));
+  EXPECT_THAT(refusal(asked({"--model", "llama3-8b", "--gpu", "h100-80gb", "--fp16"})),
+              HasSubstr("got fp16"));
+  EXPECT_THAT(refusal(asked({"--model", "tiny", "--gpu", "h100-80gb"})),
+              HasSubstr("expected a width of 64, 128, 256 and at most 8 query heads"));
+}
+
 TEST_F(PlanCommand, refuses_flags_that_the_answer_does_not_read) {
   for (const Words& words : {Words{"--max_seq_length", "64", "--max_length"},
                              {"--max_seq_length", "64", "--stages", "32,64"},

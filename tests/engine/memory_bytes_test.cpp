@@ -385,6 +385,31 @@ TEST(MemoryFormulas, count_what_a_long_forward_in_blocks_of_keys_holds) {
   EXPECT_EQ(forward_with(kTokens, true), forward_with(kTokens, false));
 }
 
+// kernels/flash4_sizes.h
+TEST(MemoryFormulas, count_flash4_without_blocks_of_keys_and_with_a_second_sum_for_each_query) {
+  constexpr int64_t kTokens = 300'000, kPadded = 300'032;
+  ForecastInputs inputs = inputs_of(grouped_model(), 1);  // 4 query and 2 key/value heads of 64
+  inputs.device_is_host = false;
+  inputs.storage_bytes = inputs.tile_bytes = 2;
+  inputs.fused_on_gpu = inputs.key_blocks = true;
+  const auto snapshots = [&](bool flash4, int64_t heads) {
+    inputs.flash4 = flash4;
+    return attention_snapshots(with_batch(inputs, 1, kTokens), heads, 2);
+  };
+  const auto forward = [&](bool flash4, int64_t heads) {
+    return snapshots(flash4, heads).forward.front().attention;
+  };
+  const auto backward = [&](bool flash4, int64_t heads) {
+    return snapshots(flash4, heads).backward.front().attention;
+  };
+  EXPECT_EQ(forward(true, 4), kTokens * 4 * (64 * 2 + 4));  // o and the log-sum-exp alone
+  EXPECT_GT(forward(false, 4), forward(true, 4));
+  EXPECT_EQ(backward(true, 4), backward(false, 4) + kPadded * 4 * 4);
+  inputs.model.heads = 18;  // nine a key/value head: another kernel's
+  EXPECT_EQ(forward(true, 18), forward(false, 18));
+  EXPECT_EQ(backward(true, 18), backward(false, 18));
+}
+
 TEST(ModelSizes, say_to_which_length_a_document_is_a_causal_square) {
   const auto causal_tokens = [](Causality causality, std::vector<int64_t> windows) {
     ModelConfig config = parse_model_config(grouped_model(), "grouped");

@@ -2,6 +2,8 @@
 // but sums of the norms' gradients. Against sums made by hand.
 #include "trireme/forecast/tile_bytes.h"
 
+#include <utility>
+
 #include <gtest/gtest.h>
 
 #include "trireme/forecast/device_kernels.h"
@@ -75,6 +77,30 @@ TEST(DeviceKernels, cut_long_attention_where_cudnn_computes_it) {
   }
   for (const AttentionKernel attention : {flash, reference})
     EXPECT_FALSE(cuts(attention, Precision::bf16, true));
+}
+
+TEST(DeviceKernels, have_flash4_in_bf16_where_the_gpu_runs_it_and_it_is_not_ruled_out) {
+  using enum AttentionKernel;
+  const auto has = [](DeviceKernels device, Precision precision = Precision::bf16) {
+    return with_device({}, device, precision).flash4;
+  };
+  const DeviceKernels hopper{.on_gpu = true, .cuda = true, .flash4 = true};
+  EXPECT_TRUE(has(hopper));
+  EXPECT_FALSE(has(hopper, Precision::fp16));
+  EXPECT_FALSE(has(hopper, Precision::fp32));
+  EXPECT_FALSE(has({.on_gpu = true, .cuda = true}));
+  for (const auto& [attention, flash4] : {std::pair(AttentionKernel::flash4, true),
+                                          {cudnn, false},
+                                          {cudnn_packed, false},
+                                          {flash, false},
+                                          {reference, false}}) {
+    DeviceKernels asked = hopper;
+    asked.attention = attention;
+    EXPECT_EQ(has(asked), flash4) << name_of(attention);
+  }
+  EXPECT_FALSE(
+      with_device({}, {.on_gpu = true, .cuda = true, .attention = AttentionKernel::flash4}, Precision::bf16)
+          .key_blocks);
 }
 
 TEST(TileBytes, heads_with_norms_hold_their_sums_while_they_are_turned_back) {

@@ -372,11 +372,11 @@ TEST(CallsAttention, the_rest_of_a_long_document_is_summed_as_in_fp32) {
 
 TEST(CallsAttention, says_from_what_length_documents_are_calls_of_cudnn) {
   EXPECT_EQ(
-      both()->for_documents(32, 128),
+      both()->for_documents({32, 4, 128}),
       "packed documents of 4096 tokens or more by cudnn, shorter ones by flash (CUDA, FlashAttention-2)");
   for (const auto& without :
-       {both()->for_documents(32, 256), flash()->for_documents(32, 128),
-        attention_of(make_cudnn_kernel())->for_documents(32, 128), fp32()->for_documents(32, 128)})
+       {both()->for_documents({32, 4, 256}), flash()->for_documents({32, 4, 128}),
+        attention_of(make_cudnn_kernel())->for_documents({32, 4, 128}), fp32()->for_documents({32, 4, 128})})
     EXPECT_EQ(without, "");
 }
 

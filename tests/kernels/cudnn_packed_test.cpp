@@ -100,7 +100,7 @@ TEST_F(CudnnPacked, long_documents_stay_in_the_call_and_whole_samples_are_dense)
   EXPECT_EQ(calls_of("_cudnn_attention_forward"), before);
   trireme_test::expect_definition(*attention, documents({0, 200}), heads(0), 1);
   EXPECT_EQ(calls_of("_cudnn_attention_forward"), before + 1);
-  EXPECT_EQ(attention->for_documents(32, 128), "");
+  EXPECT_EQ(attention->for_documents({32, 4, 128}), "");
   EXPECT_EQ(attention->name(), "cudnn; cudnn_packed (cuDNN's graphs of segments) for other masks");
 }
 

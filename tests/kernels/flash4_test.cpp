@@ -113,18 +113,50 @@ TEST_F(Flash4, a_long_backward_is_calls_of_a_group_of_heads) {
 }
 
 TEST_F(Flash4, cuts_long_documents_as_cudnn_does_and_keeps_whole_samples_of_any_length) {
-  EXPECT_EQ(automatic()->for_documents(32, 128),
+  EXPECT_EQ(automatic()->for_documents({32, 4, 128}),
             "packed documents of 4096 tokens or more by flash4 (CUDA, FlashAttention-4), shorter ones by "
             "flash (CUDA, FlashAttention-2)");
   EXPECT_EQ(
-      automatic()->for_documents(32, 96),
+      automatic()->for_documents({32, 4, 96}),
       "packed documents of 4864 tokens or more by cudnn, shorter ones by flash (CUDA, FlashAttention-2)");
-  EXPECT_EQ(alone()->for_documents(32, 128), "");
+  EXPECT_EQ(alone()->for_documents({32, 4, 128}), "");
   LawCase c = heads(0);
   const int64_t before = calls_of_others();
   trireme_test::expect_definition(*automatic({.lengths = SampleLengths::any, .least_pair_values = 1}),
                                   whole(Causality::causal, 137), c, 5);
   EXPECT_EQ(calls_of_others(), before);
+}
+
+// Nine query heads a key/value head are cuDNN's, which cuts samples of any length.
+TEST_F(Flash4, larger_groups_stay_with_the_kernels_that_they_had) {
+  EXPECT_EQ(
+      automatic()->for_documents({32, 9, 128}),
+      "packed documents of 4096 tokens or more by cudnn, shorter ones by flash (CUDA, FlashAttention-2)");
+  LawCase c = heads(0);
+  c.kv_of_query.assign(9, 0);
+  c.kv_heads = 1;
+  const int64_t before = trireme_test::calls_of("_cudnn_attention_forward");
+  trireme_test::expect_definition(*automatic({.lengths = SampleLengths::any, .least_pair_values = 1}),
+                                  whole(Causality::causal, 137), c, 5);
+  EXPECT_EQ(calls.forward, 0);
+  EXPECT_GT(trireme_test::calls_of("_cudnn_attention_forward"), before);
+}
+
+// What a kernel that is wrong gives is far from the definition.
+TEST_F(Flash4, a_wrong_diagonal_or_log_sum_exp_is_seen) {
+  const at::Tensor q = at::randn({1, 40, 2, 64}).to(at::kBFloat16),
+                   k = at::randn({1, 90, 1, 64}).to(at::kBFloat16);
+  const AttentionSpec spec{
+      0.1, visible_keys({}, {}, 90, {{50, 90}}, {{0, 90}}), {0, 0}, ResultDtype::of_input};
+  const AttentionOutput right = alone()->forward(q, k, k, spec);
+  const auto differs = [&](Flash4Fault fault) {
+    const AttentionOutput wrong = alone(kBackwardCall_bytes, fault)->forward(q, k, k, spec);
+    return (wrong.o - right.o).abs().max().item<double>() > 0.1 ||
+           (wrong.lse - right.lse).abs().max().item<double>() > 0.1;
+  };
+  EXPECT_FALSE(differs(Flash4Fault::none));
+  EXPECT_TRUE(differs(Flash4Fault::diagonal_at_the_first_key));
+  EXPECT_TRUE(differs(Flash4Fault::lse_in_bits));
 }
 
 TEST_F(Flash4, what_it_does_not_take_is_refused_by_name) {
@@ -150,6 +182,9 @@ TEST_F(Flash4, without_a_hopper_it_is_refused_and_auto_does_not_ask_for_it) {
   if (flash4_lacks().empty()) GTEST_SKIP() << "a Hopper GPU is here";
   EXPECT_THAT(testing::message_of<ConfigError>([] { make_flash4_runner(); }), HasSubstr("flash4"));
   EXPECT_THROW(make_local_attention(AttentionKernel::flash4, at::kCPU, at::kBFloat16), ConfigError);
+  EXPECT_THAT(testing::message_of<ConfigError>(
+                  [] { make_local_attention(AttentionKernel::flash4, at::kCUDA, at::kHalf); }),
+              HasSubstr("expected bf16"));
 }
 
 }  // namespace

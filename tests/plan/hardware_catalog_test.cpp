@@ -129,7 +129,9 @@ TEST(H200, an_8b_step_takes_what_was_estimated_within_a_fifth) {
     EXPECT_NEAR(time.seconds / known.seconds, 1, 0.2)
         << known.tokens << " tokens, " << known.ranks << " ranks";
     EXPECT_GT(time.mfu, 0.3) << known.tokens;
-    EXPECT_LT(time.mfu, 0.528) << known.tokens;  // attention's output kept, nothing else but kernels
+    // Attention alone as MFU counts, 664 TFLOP/s forward and 615 backward (2026-11-27-gpu-flash4.md).
+    // Products run 8 / 6 times, for attention's output alone is kept, and reach no more here.
+    EXPECT_LT(time.mfu, 3 / (1 / 664.0 + 2.5 / 615) / 989) << known.tokens;
   }
 }
 

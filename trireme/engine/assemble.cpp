@@ -221,7 +221,8 @@ std::string Engine::description() const {
   const at::ScalarType tile = forecast_inputs_.tile_bytes < kFloat_bytes ? storage : at::kFloat;
   std::string text = "attention " + attention_kernel();
   const int64_t heads = round_up(forecast_inputs_.rank_heads, options.head_chunks) / options.head_chunks;
-  const std::string documents = local_attention_->for_documents(heads, config_.head_dim);
+  const std::string documents = local_attention_->for_documents(
+      {heads, config_.num_attention_heads / config_.num_key_value_heads, config_.head_dim});
   if (!documents.empty()) text += "; " + documents;
   text += cat("; values in ", dtype_name(storage), ", matmuls in ", dtype_name(tile));
   if (options.purpose == Purpose::training) text += "; recompute " + forecast_inputs_.recompute.description();

@@ -2,6 +2,7 @@
 
 #include "trireme/attention/head_shares.h"
 #include "trireme/base/error.h"
+#include "trireme/kernels/flash4_sizes.h"
 
 namespace trireme {
 namespace {
@@ -138,6 +139,12 @@ void check_heads(const EngineOptions& options, const ModelConfig& config) {
                               " of the model has a window of ", config.layer_window[layer],
                               " tokens, which that kernel does not know; use --attention auto or flash"));
   const int64_t H = config.num_attention_heads;
+  if (options.attention == AttentionKernel::flash4 &&
+      (flash4_width(config.head_dim) == nullptr || H > kFlash4MostGroup * config.num_key_value_heads))
+    throw ConfigError(cat("--attention flash4: the model has ", H, " query and ", config.num_key_value_heads,
+                          " key/value heads ", config.head_dim, " wide, expected a width of ",
+                          flash4_widths(), " and at most ", kFlash4MostGroup,
+                          " query heads a key/value head; use --attention auto"));
   check_one_rank_a_head(H, options.ulysses);
   const int64_t most = most_heads_of_rank(H, options.ulysses);
   if (options.head_chunks > most)

@@ -60,8 +60,11 @@ struct Buffers {
     const int64_t least = least_tokens_alone(heads, inputs.model.head_dim);
     return inputs.documents_alone && least < inputs.tokens && least <= inputs.model.causal_tokens;
   }
+  // No rank has more query heads of a key/value head than the model has.
   bool by_flash4() const {
-    return inputs.flash4 && flash4_takes_heads(heads, kv_heads, inputs.model.head_dim);
+    const ModelSizes& model = inputs.model;
+    return inputs.flash4 && model.heads <= kFlash4MostGroup * model.kv_heads &&
+           flash4_width(model.head_dim) != nullptr;
   }
   // Of a long dense call: o and lse of every block of keys of a block of rows, and what merges them.
   int64_t key_block_parts() const {
@@ -121,7 +124,7 @@ struct Buffers {
 
   std::vector<AttentionSnapshot> forward() const {
     if (inputs.ring == 1) return {{o + lse + gpu_forward_workspace(), 0}};
-    // Causal calls of fewer rows than keys are FlashAttention's; full ones are dense.
+    // Causal calls of fewer rows than keys are not cuDNN's; full ones are.
     const int64_t parts = inputs.model.causal_tokens == 0 ? key_block_parts() : 0;
     if (inputs.gathers_keys) return {{0, kv + 2 * all_kv}, {o + lse + parts, all_kv}};
     // Of a GPU's kernel, before they are widened.

@@ -148,16 +148,16 @@ std::string CallsAttention::name() const {
   return name;
 }
 
-const CallKernel* CallsAttention::of_long_documents(int64_t query_heads, int64_t width) const {
+const CallKernel* CallsAttention::of_long_documents(const RankHeads& heads) const {
   for (size_t i = 0; i + 1 < kernels_.size(); ++i)
-    if (kernels_[i]->least_tokens_alone(query_heads, width) != kNeverAlone) return kernels_[i].get();
+    if (kernels_[i]->least_tokens_alone(heads) != kNeverAlone) return kernels_[i].get();
   return nullptr;
 }
 
-std::string CallsAttention::for_documents(int64_t query_heads, int64_t width) const {
-  const CallKernel* long_ones = of_long_documents(query_heads, width);
+std::string CallsAttention::for_documents(const RankHeads& heads) const {
+  const CallKernel* long_ones = of_long_documents(heads);
   if (long_ones == nullptr) return {};
-  return cat("packed documents of ", long_ones->least_tokens_alone(query_heads, width), " tokens or more by ",
+  return cat("packed documents of ", long_ones->least_tokens_alone(heads), " tokens or more by ",
              long_ones->name(), ", shorter ones by ", kernels_.back()->name());
 }
 
@@ -182,11 +182,11 @@ CallsAttention::Plan CallsAttention::make_plan(const std::shared_ptr<const Visib
   if (sizes.empty()) return plan;
   int64_t most_segments = kMostSegments;
   for (const auto& kernel : kernels_) most_segments = std::min(most_segments, kernel->most_segments(sizes));
-  const CallKernel* long_ones = of_long_documents(sizes.query_heads, sizes.width);
-  std::vector<MaskCall> calls =
-      mask_calls(*keys, sizes.batch, most_segments,
-                 long_ones ? long_ones->least_tokens_alone(sizes.query_heads, sizes.width) : kNeverAlone,
-                 long_ones ? long_ones->sample_lengths() : SampleLengths::few);
+  const RankHeads heads{sizes.query_heads, sizes.largest_group, sizes.width};
+  const CallKernel* long_ones = of_long_documents(heads);
+  std::vector<MaskCall> calls = mask_calls(*keys, sizes.batch, most_segments,
+                                           long_ones ? long_ones->least_tokens_alone(heads) : kNeverAlone,
+                                           long_ones ? long_ones->sample_lengths() : SampleLengths::few);
   plan.calls_of_a_key = most_calls_of_a_key(calls, sizes.batch);
   for (MaskCall& call : calls) {
     CallKernel& kernel = kernel_for(call, sizes);

@@ -1,4 +1,5 @@
-// Attention by calls of kernels that know bands (mask_runs.h): what FlashAttention-2 and cuDNN on CUDA share.
+// Attention by calls of kernels that know bands (mask_runs.h): what FlashAttention-2, FlashAttention-4 and
+// cuDNN on CUDA share.
 // A mask is cut into calls, heads into even groups, and each call takes views of its rows, keys and heads:
 //
 //   dense       q_bshD, k_btkD, v_btkD               -> o_bshD, lse_bhs
@@ -9,9 +10,10 @@
 // no keys for it. Where calls share keys, dk and dv are summed, of more than two in fp32. Plain libtorch: its
 // arithmetic is tested where there is no GPU, with a kernel that is emulated.
 //
-// Backward with the o and lse of more keys than these needs nothing more: both kernels compute p = exp(scale
+// Backward with the o and lse of more keys than these needs nothing more: all kernels compute p = exp(scale
 // q.k - lse) from the lse that they are given and delta = rowsum(do o) from o (FlashAttention-2:
-// compute_dot_do_o, then exp2 of scores less lse, in flash_bwd_kernel.h; cuDNN's backward graph has o and the
+// compute_dot_do_o, then exp2 of scores less lse, in flash_bwd_kernel.h; FlashAttention-4:
+// flash_bwd_preprocess.py and flash_bwd_sm90.py; cuDNN's backward graph has o and the
 // statistics as inputs), and ds = p (do v' - delta) of one key asks for no other key. With the o and lse of
 // all keys they thus give these keys' part.
 #pragma once
@@ -58,7 +60,7 @@ class CallKernel {
   virtual int64_t most_segments(const AttentionSizes& /*sizes*/) const { return kMostSegments; }
   // Tokens from which the causal documents of a packed mask are calls of this kernel, if one that takes
   // segments has the others (long_documents.h).
-  virtual int64_t least_tokens_alone(int64_t /*query_heads*/, int64_t /*width*/) const { return kNeverAlone; }
+  virtual int64_t least_tokens_alone(const RankHeads& /*heads*/) const { return kNeverAlone; }
   virtual SampleLengths sample_lengths() const { return SampleLengths::few; }
   // Empty: the kernel takes the call. Else what it got, what it expects, and what to use.
   virtual std::string refusal(const MaskCall& call, const AttentionSizes& sizes) const = 0;
@@ -89,7 +91,7 @@ class CallsAttention final : public LocalAttention {
  public:
   explicit CallsAttention(std::vector<std::unique_ptr<CallKernel>> kernels);
   std::string name() const override;
-  std::string for_documents(int64_t query_heads, int64_t width) const override;
+  std::string for_documents(const RankHeads& heads) const override;
   AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           const AttentionSpec& spec) override;
   AttentionGradients backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,
@@ -116,7 +118,7 @@ class CallsAttention final : public LocalAttention {
   Plan make_plan(const std::shared_ptr<const VisibleKeys>& keys, const AttentionSizes& sizes,
                  at::Device device) const;
   // The first kernel that has calls for them beside the last, which takes segments; none: null.
-  const CallKernel* of_long_documents(int64_t query_heads, int64_t width) const;
+  const CallKernel* of_long_documents(const RankHeads& heads) const;
   CallKernel& kernel_for(const MaskCall& call, const AttentionSizes& sizes) const;
 
   std::vector<std::unique_ptr<CallKernel>> kernels_;

@@ -24,8 +24,8 @@ class CudnnKernel final : public CallKernel {
 
   SampleLengths sample_lengths() const override { return calls_.lengths; }
 
-  int64_t least_tokens_alone(int64_t query_heads, int64_t width) const override {
-    return trireme::least_tokens_alone(query_heads, width, calls_.least_pair_values);
+  int64_t least_tokens_alone(const RankHeads& heads) const override {
+    return trireme::least_tokens_alone(heads.query, heads.width, calls_.least_pair_values);
   }
 
   std::string refusal(const MaskCall& call, const AttentionSizes& sizes) const override {
@@ -53,8 +53,9 @@ class CudnnKernel final : public CallKernel {
     if (calls_.lengths == SampleLengths::any && !is_of_graph)
       return cat("got ", call.rows(), " query rows over ", call.keys(),
                  " key rows of samples of any length, expected one of 16 lengths an octave", kInstead);
-    const bool long_document = call.band.causal() && is_of_graph &&
-                               call.rows() >= least_tokens_alone(sizes.query_heads, sizes.width);
+    const bool long_document =
+        call.band.causal() && is_of_graph &&
+        call.rows() >= least_tokens_alone({sizes.query_heads, sizes.largest_group, sizes.width});
     if (call.rows() != sizes.queries && call.keys() != sizes.keys && !long_document)
       return cat("got a mask of which ", call.rows(), " of ", sizes.queries, " query rows see ", call.keys(),
                  " of ", sizes.keys, " key rows, expected all of either", kInstead);

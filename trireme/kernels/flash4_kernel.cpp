@@ -18,17 +18,16 @@ class Flash4Kernel final : public CallKernel {
 
   std::string name() const override { return "flash4 (CUDA, FlashAttention-4)"; }
 
-  int64_t least_tokens_alone(int64_t query_heads, int64_t width) const override {
-    return flash4_width(width) == nullptr ? kNeverAlone : trireme::least_tokens_alone(query_heads, width);
+  int64_t least_tokens_alone(const RankHeads& heads) const override {
+    return heads.largest_group <= kFlash4MostGroup && flash4_width(heads.width) != nullptr
+               ? trireme::least_tokens_alone(heads.query, heads.width)
+               : kNeverAlone;
   }
 
   std::string refusal(const MaskCall& call, const AttentionSizes& sizes) const override {
     constexpr const char* kInstead = "; use --attention flash or --attention auto";
-    if (flash4_width(sizes.width) == nullptr) {
-      std::string widths;
-      for (const Flash4Width& known : kFlash4Widths) widths += cat(widths.empty() ? "" : ", ", known.width);
-      return cat("got head width ", sizes.width, ", expected one of ", widths, kInstead);
-    }
+    if (flash4_width(sizes.width) == nullptr)
+      return cat("got head width ", sizes.width, ", expected one of ", flash4_widths(), kInstead);
     if (sizes.largest_group > kFlash4MostGroup)
       return cat("got ", sizes.largest_group, " query heads of one key/value head, expected ",
                  kFlash4MostGroup, " at most", kInstead);

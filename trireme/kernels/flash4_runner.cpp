@@ -6,6 +6,9 @@
 #include <array>
 #include <deque>
 #include <iterator>
+#include <map>
+#include <mutex>
+#include <set>
 #include <tvm/ffi/c_api.h>
 #include <vector>
 
@@ -27,6 +30,35 @@ std::string& raised_error() {
 
 using Kernel = int (*)(void* handle, const TVMFFIAny* arguments, int32_t count, TVMFFIAny* result);
 
+// What an object passes to the runtime before its first launch: `load` readies its kernels on one GPU.
+using LoadToDevice = int (*)(void** library, int device);
+struct LoadedObject {
+  LoadToDevice load = nullptr;
+  void* library = nullptr;
+  std::set<int> devices;
+};
+// By the object's own mark; of a process, as what CUDA has loaded is.
+struct LoadedObjects {
+  std::mutex mutex;
+  std::map<void*, LoadedObject> objects;
+};
+LoadedObjects& loaded_objects() {
+  static LoadedObjects loaded;
+  return loaded;
+}
+thread_local LoadedObject* object_being_loaded = nullptr;
+
+// Below no error is thrown, for the objects call.
+int current_device() {
+  int device = 0;
+  return cudaGetDevice(&device) == cudaSuccess ? device : -1;
+}
+
+int load_to_current_device(void** library, int device) {
+  object_being_loaded->library = *library;
+  return device == current_device() ? object_being_loaded->load(library, device) : 0;
+}
+
 }  // namespace
 
 extern "C" {
@@ -46,6 +78,29 @@ TRIREME_HIDDEN void CuteDSLRT_TVMFFISetRaisedCudaError(void (* /*set*/)(const ch
 }
 TRIREME_HIDDEN void* TVMFFIEnvGetStream(int32_t /*device_type*/, int32_t device) {
   return c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)).stream();
+}
+// The linker gives the objects this one in place of the runtime's (cmake/TriremeFlash4.cmake), which readies
+// the kernels on every GPU that the process sees: a rank has one of them, and another may be too old.
+int __real_cuda_dialect_init_library_once(void* mark, void* init, trireme::flash4::LoadToDevice load,
+                                          void* set_error);
+TRIREME_HIDDEN int __wrap_cuda_dialect_init_library_once(void* mark, void* init,
+                                                         trireme::flash4::LoadToDevice load,
+                                                         void* set_error) {
+  LoadedObjects& loaded = loaded_objects();
+  const std::scoped_lock lock(loaded.mutex);
+  LoadedObject& object = loaded.objects[mark];
+  const int device = current_device();
+  if (object.devices.contains(device)) return 0;
+  int status = 0;
+  if (object.library == nullptr) {
+    object.load = load;
+    object_being_loaded = &object;
+    status = __real_cuda_dialect_init_library_once(mark, init, load_to_current_device, set_error);
+  } else {
+    status = load(&object.library, device);
+  }
+  if (status == 0) object.devices.insert(device);
+  return status;
 }
 #undef TRIREME_HIDDEN
 
@@ -79,6 +134,7 @@ constexpr Compiled kCompiled[] = {
    TRIREME_FLASH4_NAME(width, group, backward, full)},
 #include "flash4_kernels.inc"
 #undef TRIREME_FLASH4
+#undef TRIREME_FLASH4_NAME
 };
 static_assert(std::size(kCompiled) == kFlash4Widths.size() * kFlash4MostGroup,
               "cmake/TriremeFlash4.cmake compiles other widths or groups than flash4_sizes.h has");

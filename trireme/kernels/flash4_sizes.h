@@ -5,12 +5,14 @@
 //            kernels hold with four query heads, as much with two
 //
 // A call takes as many heads as one of the other kernels (backward_heads.h). The kernel sizes its sums by these
-// rows, and the memory forecast counts them. No torch here.
+// rows. The memory forecast counts what other kernels hold, and the second sum of each query. No torch here.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <string>
 
+#include "trireme/base/error.h"
 #include "trireme/base/round_up.h"
 
 namespace trireme {
@@ -31,11 +33,14 @@ constexpr const Flash4Width* flash4_width(int64_t width) {
   return nullptr;
 }
 
-constexpr bool flash4_takes_heads(int64_t query_heads, int64_t kv_heads, int64_t width) {
-  return flash4_width(width) != nullptr && kv_heads > 0 && query_heads <= kFlash4MostGroup * kv_heads;
+// "64, 128, 256"
+inline std::string flash4_widths() {
+  std::string text;
+  for (const Flash4Width& known : kFlash4Widths) text += cat(text.empty() ? "" : ", ", known.width);
+  return text;
 }
 
-// Values of a sum of `rows` rows of one head.
+// Rows of a sum of one head.
 constexpr int64_t flash4_q_rows(const Flash4Width& width, int64_t rows, bool causal) {
   return round_up(rows, causal ? width.tile_q_causal : width.tile_q_full);
 }

@@ -46,6 +46,13 @@ struct AttentionGradients {
   at::Tensor dv;  // [B, T, k, D]
 };
 
+// Of one rank.
+struct RankHeads {
+  int64_t query = 0;
+  int64_t largest_group = 1;  // query heads of a key/value head
+  int64_t width = 0;
+};
+
 // No method is collective. h, k, S or T of zero give empty results, or zeros. A mask that the kernel does not
 // know is a ConfigError that names one that does.
 class LocalAttention {
@@ -53,9 +60,8 @@ class LocalAttention {
   virtual ~LocalAttention() = default;
   LocalAttention& operator=(LocalAttention&&) = delete;
   virtual std::string name() const = 0;  // the kernel in use, for `trireme info` and the run's log
-  // What becomes of packed documents with so many query heads of this rank, where their length decides; else
-  // empty. For the run's log.
-  virtual std::string for_documents(int64_t /*query_heads*/, int64_t /*width*/) const { return {}; }
+  // What becomes of packed documents, where their length decides; else empty. For the run's log.
+  virtual std::string for_documents(const RankHeads& /*heads*/) const { return {}; }
   virtual AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const AttentionSpec& spec) = 0;
   virtual AttentionGradients backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,
@@ -67,11 +73,10 @@ class LocalAttention {
 // in order, "; " between them: the first one counts, others serve masks that it lacks.
 bool is_by_reference(const std::string& attention_name);
 
-// The kernel for a device. `automatic`: flash on the CPU; on CUDA in bf16 and on Hopper flash4, else
-// cuDNN, and flash for the masks that these lack (of packed documents the short ones), in fp32
-// memory-efficient attention. A kernel that the device or
-// dtype does not have is a ConfigError that names those it has; nothing falls back in silence. `lengths`: of
-// the samples that come (long_documents.h).
+// The kernel for a device, which is the current one. `automatic`: flash on the CPU; on CUDA in bf16 and on
+// Hopper flash4, else cuDNN, and flash for the masks that these lack (of packed documents the short ones), in
+// fp32 memory-efficient attention. A kernel that the device or dtype does not have is a ConfigError that names
+// those it has; nothing falls back in silence. `lengths`: of the samples that come (long_documents.h).
 std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at::Device device,
                                                      at::ScalarType dtype,
                                                      SampleLengths lengths = SampleLengths::few);

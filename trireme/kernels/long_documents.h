@@ -1,6 +1,7 @@
-// Which documents of a packed mask get calls of their own, and how long these are. cuDNN computes a dense
-// causal square 1.75 to 1.87 times as fast as FlashAttention-2 does (on an H100, both ways together:
-// docs/benchmarks/history/2026-11-26-gpu.md), but takes no segments and aligns its diagonal at the first key.
+// Which documents of a packed mask get calls of their own, of FlashAttention-4 or cuDNN, and how long these
+// are. cuDNN computes a dense causal square 1.75 to 1.87 times as fast as FlashAttention-2 does (on an H100,
+// both ways together: docs/benchmarks/history/2026-11-26-gpu.md), but takes no segments and aligns its diagonal
+// at the first key; FlashAttention-4 is as it is here, and faster.
 // A long document of n tokens is cut:
 //
 //   rows [0, m), keys [0, m)    a causal square: a dense call

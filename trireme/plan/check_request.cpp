@@ -70,6 +70,10 @@ void check_request(const PlanRequest& request, int devices, int64_t tokens) {
     throw ConfigError(
         cat("--update_in_backward steps a layer in its backward, and --gradient_accumulation_steps ",
             *request.pinned.accumulation, " goes on adding to its gradient; leave one of them out"));
+  if (request.settings.attention == AttentionKernel::flash4 &&
+      (!request.hardware.flash4 || request.settings.precision != Precision::bf16))
+    throw ConfigError(cat("--attention flash4: got ", name_of(request.settings.precision), " on ",
+                          request.hardware.name, ", expected bf16 on a Hopper GPU; use --attention auto"));
   check_machines(request, devices);
   check_degrees(request, devices);
   check_samples(request, devices, tokens);

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <filesystem>
 #include <span>
+#include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/base/nearest_name.h"
@@ -38,9 +39,17 @@ constexpr AttentionSpeed kBlackwell[] = {
 };
 
 // FlashAttention-2 has no code for Hopper or later. On an A100 it is as fast as cuDNN; on an H100 as measured
-// (kernels/long_documents.h); a B200 is taken to run it as a Hopper does.
-constexpr double kFlashOnAmpere = 1, kFlashOnHopper = 1 / 1.8,
+// (kernels/long_documents.h), of cuDNN's 633 TFLOP/s where FlashAttention-4 has 702; a B200 is taken to run
+// it as a Hopper does.
+constexpr double kFlashOnAmpere = 1, kFlashOnHopper = 633.0 / 702 / 1.8,
                  kFlashOnBlackwell = kFlashOnHopper * kHopper[5].forward / kBlackwell[5].forward;
+
+// Of heads of another width over those 128 wide.
+struct WidthShare {
+  double forward, backward;
+};
+// arXiv 2407.08608 on an H100 (figures 5 and 6); on an H200 FlashAttention-4 (2026-11-27-gpu-flash4.md).
+constexpr WidthShare kNarrow{0.67, 0.85}, kNarrowByFlash4{0.83, 0.86}, kWidestByFlash4{1.1, 0.6};
 
 struct Chip {
   const char* name;
@@ -50,6 +59,7 @@ struct Chip {
   double best_matmul_flops_per_second;  // FLOP/s of bf16 products at their best shape
   std::span<const AttentionSpeed> attention;
   double flash_share;  // FlashAttention-2's rate over that of `attention`
+  bool flash4;         // `attention` is FlashAttention-4's, else cuDNN's
   // In one direction, by data sheet.
   double nvlink_bytes_per_second, network_bytes_per_second, pcie_bytes_per_second;
   double host_memory_gib, host_bytes_per_second;
@@ -64,22 +74,24 @@ constexpr const char* kAmpereAttention =
     "cudnn-frontend, benchmark/attention_training/results/llama3.1/a100 of 2026-09-28 (cuDNN 9.27 on an A100 "
     "80GB PCIe, whose power limit is lower)";
 constexpr const char* kHopperAttention =
-    "cudnn-frontend, benchmark/attention_training/results/llama3.1/h200 of 2026-09-28 (cuDNN 9.27 on an "
-    "H200, 64 query and 8 key/value heads, causal); from 131,072 tokens on cuDNN 9.19 on an H200 "
-    "with 32 query heads, from 524,288 on with 4, forward in blocks of keys "
-    "(docs/benchmarks/history/2026-11-26-gpu.md, 2026-11-26-gpu-long.md)";
+    "FlashAttention-4 in bf16 (fp16 is slower): cudnn-frontend, "
+    "benchmark/attention_training/results/llama3.1/h200 of 2026-09-28 (64 query and 8 key/value heads, "
+    "causal); from 32,768 tokens on by Trireme on an H200 with 32 query heads, from 262,144 on with 8 and 4 "
+    "(docs/benchmarks/history/2026-11-27-gpu-flash4.md)";
 
 const Chip kChips[] = {
-    {"a100-40gb", "NVIDIA A100 SXM4, 40 GB", 39.4, 1.555e12, 271.2e12, kAmpere, kFlashOnAmpere, 300e9, 25e9,
-     31.5e9, 1024, 409.6e9, 4, 1.2, "NVIDIA A100 data sheet", "DGX A100 320GB data sheet", kAmpereAttention},
-    {"a100-80gb", "NVIDIA A100 SXM4, 80 GB", 79.1, 2.039e12, 271.2e12, kAmpere, kFlashOnAmpere, 300e9, 25e9,
-     31.5e9, 2048, 409.6e9, 8, 1.2, "NVIDIA A100 data sheet", "DGX A100 640GB data sheet", kAmpereAttention},
-    {"h100-80gb", "NVIDIA H100 SXM5, 80 GB", 79.1, 3.35e12, 794.5e12, kHopper, kFlashOnHopper, 450e9, 50e9,
-     63e9, 2048, 614.4e9, 8, 1.5, "NVIDIA H100 data sheet", "DGX H100 data sheet", kHopperAttention},
-    {"h200-141gb", "NVIDIA H200 SXM5, 141 GB", 139.8, 4.8e12, 794.5e12, kHopper, kFlashOnHopper, 450e9, 50e9,
-     63e9, 2048, 614.4e9, 8, 1.5, "NVIDIA H200 data sheet", "DGX H200 data sheet", kHopperAttention},
-    {"b200-180gb", "NVIDIA B200 SXM, 180 GB", 178.3, 8e12, 1745e12, kBlackwell, kFlashOnBlackwell, 900e9,
-     50e9, 63e9, 2048, 716.8e9, 8, 1.5, "NVIDIA HGX B200 data sheet", "DGX B200 user guide",
+    {"a100-40gb", "NVIDIA A100 SXM4, 40 GB", 39.4, 1.555e12, 271.2e12, kAmpere, kFlashOnAmpere, false, 300e9,
+     25e9, 31.5e9, 1024, 409.6e9, 4, 1.2, "NVIDIA A100 data sheet", "DGX A100 320GB data sheet",
+     kAmpereAttention},
+    {"a100-80gb", "NVIDIA A100 SXM4, 80 GB", 79.1, 2.039e12, 271.2e12, kAmpere, kFlashOnAmpere, false, 300e9,
+     25e9, 31.5e9, 2048, 409.6e9, 8, 1.2, "NVIDIA A100 data sheet", "DGX A100 640GB data sheet",
+     kAmpereAttention},
+    {"h100-80gb", "NVIDIA H100 SXM5, 80 GB", 79.1, 3.35e12, 794.5e12, kHopper, kFlashOnHopper, true, 450e9,
+     50e9, 63e9, 2048, 614.4e9, 8, 1.5, "NVIDIA H100 data sheet", "DGX H100 data sheet", kHopperAttention},
+    {"h200-141gb", "NVIDIA H200 SXM5, 141 GB", 139.8, 4.8e12, 794.5e12, kHopper, kFlashOnHopper, true, 450e9,
+     50e9, 63e9, 2048, 614.4e9, 8, 1.5, "NVIDIA H200 data sheet", "DGX H200 data sheet", kHopperAttention},
+    {"b200-180gb", "NVIDIA B200 SXM, 180 GB", 178.3, 8e12, 1745e12, kBlackwell, kFlashOnBlackwell, false,
+     900e9, 50e9, 63e9, 2048, 716.8e9, 8, 1.5, "NVIDIA HGX B200 data sheet", "DGX B200 user guide",
      "cudnn-frontend, "
      "benchmark/sdpa_benchmark_training/artifacts/sdpa_bf16_benchmark_results_NVIDIA_B200.csv (cuDNN "
      "through PyTorch, 128 query and 8 key/value heads, causal)"},
@@ -91,8 +103,6 @@ constexpr double kStreamed = 0.83;
 constexpr double kNvlinkUsed = 370.0 / 450, kNetworkUsed = 48.5 / 50, kPcieUsed = 0.8;
 // Of the peak of fp32 without TF32: cuBLAS, and the memory-efficient attention kernel.
 constexpr double kFp32Products = 0.77, kFp32Forward = 0.35, kFp32Backward = 0.25;
-// FLOP/s of heads 64 wide over those 128 wide.
-constexpr double kNarrowForward = 0.67, kNarrowBackward = 0.85;
 
 class ProfileOfChip {
  public:
@@ -175,15 +185,19 @@ class ProfileOfChip {
   }
 
   void attention() {
-    constexpr double kBeyondDense = kMostDenseWidth + 8;
+    profile_.flash4 = chip_.flash4;
+    const WidthShare flash2{chip_.flash_share, chip_.flash_share};
+    const std::pair<double, WidthShare> widths[] = {{64, profile_.flash4 ? kNarrowByFlash4 : kNarrow},
+                                                    {kMostDenseWidth, {1, 1}},
+                                                    {kMostDenseWidth + 8, flash2},
+                                                    {248, flash2},
+                                                    {256, profile_.flash4 ? kWidestByFlash4 : flash2}};
     for (const AttentionSpeed& speed : chip_.attention)
-      for (const double width : {64.0, 128.0, kBeyondDense, 256.0}) {
-        const bool narrow = width == 64;
-        const double wide = width > kMostDenseWidth ? chip_.flash_share : 1;
+      for (const auto& [width, share] : widths) {
         profile_.rates_16_bit[WorkKind::attention_forward].points.push_back(
-            {speed.tokens, width, speed.forward * (narrow ? kNarrowForward : wide)});
+            {speed.tokens, width, speed.forward * share.forward});
         profile_.rates_16_bit[WorkKind::attention_backward].points.push_back(
-            {speed.tokens, width, speed.backward * (narrow ? kNarrowBackward : wide)});
+            {speed.tokens, width, speed.backward * share.backward});
       }
     profile_.rates_32_bit[WorkKind::attention_forward] = {
         {{0, 0, kFp32Forward * profile_.peak_flops_32_bit}}};
@@ -191,9 +205,11 @@ class ProfileOfChip {
         {{0, 0, kFp32Backward * profile_.peak_flops_32_bit}}};
     for (const WorkKind kind : {WorkKind::attention_forward, WorkKind::attention_backward}) {
       from(FigureOrigin::measured, figure(kind, false),
-           cat(chip_.attention_source,
-               ", width 128; width 64 by the ratio that arXiv 2407.08608 has on an H100 (figures 5 and 6); "
-               "wider heads, which cuDNN does not take, by FlashAttention-2's share: ",
+           cat(chip_.attention_source, ", width 128; ",
+               profile_.flash4
+                   ? "widths 64 and 256 as there"
+                   : "width 64 by the ratio that arXiv 2407.08608 has on an H100 (figures 5 and 6)",
+               "; other heads wider than 128 by FlashAttention-2's share: ",
                format_fixed(chip_.flash_share, 2)));
       from(FigureOrigin::estimated, figure(kind, true),
            "the memory-efficient kernel without tensor cores, as a share of the fp32 peak");

@@ -100,9 +100,9 @@ std::string DryRun::text() const {
       "time and loss",
       nearest_keys > 0 ? cat(" (each query saw the nearest ", format_count(nearest_keys), " keys)") : "",
       ", the data (tokens were synthetic), evaluation and checkpoints, and what fragments of a long run add",
-      on_gpu && nearest_keys > 0
-          ? "; attention was FlashAttention's, and what cuDNN needs for itself was not seen"
-          : "",
+      on_gpu && nearest_keys > 0 ? "; attention was FlashAttention-2's, and what the kernel of whole samples "
+                                   "needs for itself was not seen"
+                                 : "",
       updates < kUpdates ? "; the update, for fp16's loss scale fell at every step" : "", "\n");
   return text;
 }

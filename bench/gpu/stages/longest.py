@@ -18,7 +18,7 @@ def commands(setting):
                        model="8b", judge=judges.step_rate, lacks=lacks)
 
     return [
-        step("step-384k", 384, 350, 480),
-        step("step-512k", 512, 570, 589, *STATES_ON_HOST),
-        step("step-440k", 440, 440, 560),
+        step("step-384k", 384, 310, 480),
+        step("step-512k", 512, 520, 589, *STATES_ON_HOST),
+        step("step-440k", 440, 390, 560),
     ]
