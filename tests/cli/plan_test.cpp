@@ -289,7 +289,8 @@ TEST_F(PlanCommand, refuses_an_attention_kernel_that_the_gpu_the_dtype_or_the_mo
     all.insert(all.end(), words.begin(), words.end());
     return all;
   };
-  EXPECT_EQ(refusal(asked({"--model", "llama3-8b", "--gpu", "h100-80gb"})), "no error");
+  EXPECT_THAT(output_of(asked({"--model", "llama3-8b", "--gpu", "h100-80gb"})).text,
+              HasSubstr("--attention flash4"));
   EXPECT_THAT(refusal(asked({"--model", "llama3-8b", "--gpu", "a100-80gb"})),
               HasSubstr("got bf16 on a100-80gb, expected bf16 on a Hopper GPU"));
   EXPECT_THAT(refusal(asked({"--model", "llama3-8b", "--gpu", "h100-80gb", "--fp16"})),
