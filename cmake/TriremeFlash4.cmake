@@ -1,6 +1,6 @@
 # trireme_flash4: FlashAttention-4's kernels for Hopper, compiled from flash-attn-4 of PyPI (flash4/export_kernels.py), with
-# NVIDIA's small runtime for such objects, TVM FFI's header, and flash4_kernels.inc, which lists them. Without the wheels, or where
-# this Python cannot load libtorch's, there is no such target, and --attention flash4 says so.
+# NVIDIA's small runtime for such objects, TVM FFI's header, and flash4_kernels.inc, which lists them. Without the wheels
+# there is no such target, and --attention flash4 says so.
 #
 # Input:  TRIREME_FLASH4   folder of the wheels (./dev build cuda)
 set(TRIREME_FLASH4 "${CMAKE_SOURCE_DIR}/.deps/flash4" CACHE PATH "Folder of flash-attn-4 and nvidia-cutlass-dsl")
