@@ -45,8 +45,8 @@ class Flash4Kernel final : public CallKernel {
 
   AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           const KernelMask& mask) override {
-    const AttentionOutput out{at::empty(q.sizes(), q.options()),
-                              at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat))};
+    AttentionOutput out{at::empty(q.sizes(), q.options()),
+                        at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat))};
     runner_->forward({q, k, v, out.o, out.lse}, mask.scale, mask.band.causal());
     return out;
   }
@@ -61,8 +61,8 @@ class Flash4Kernel final : public CallKernel {
     const int64_t k_rows = grouped ? flash4_k_rows(width, k.size(1)) : 1;
     const int64_t q_rows = flash4_q_rows(width, q.size(1), causal), k_sum = k_rows * width.width;
     const std::array<int64_t, 3> of_rows{q.size(0), q.size(2), q_rows}, of_keys{k.size(0), k.size(2), k_sum};
-    const AttentionGradients out{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
-                                 at::empty(v.sizes(), v.options())};
+    AttentionGradients out{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
+                           at::empty(v.sizes(), v.options())};
     runner_->backward({.d_o = with_contiguous_rows(d_o),
                        .q = q,
                        .k = k,

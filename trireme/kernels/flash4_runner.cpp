@@ -113,7 +113,7 @@ TRIREME_HIDDEN int __wrap_cuda_dialect_init_library_once(void* mark, void* init,
   TRIREME_FLASH4_DECLARE(TRIREME_FLASH4_NAME(width, group, forward, full))    \
   TRIREME_FLASH4_DECLARE(TRIREME_FLASH4_NAME(width, group, backward, causal)) \
   TRIREME_FLASH4_DECLARE(TRIREME_FLASH4_NAME(width, group, backward, full))
-#include "flash4_kernels.inc"
+#include <flash4_kernels.inc>
 #undef TRIREME_FLASH4
 #undef TRIREME_FLASH4_DECLARE
 }
@@ -132,7 +132,7 @@ constexpr Compiled kCompiled[] = {
    TRIREME_FLASH4_NAME(width, group, forward, full),    \
    TRIREME_FLASH4_NAME(width, group, backward, causal), \
    TRIREME_FLASH4_NAME(width, group, backward, full)},
-#include "flash4_kernels.inc"
+#include <flash4_kernels.inc>
 #undef TRIREME_FLASH4
 #undef TRIREME_FLASH4_NAME
 };
