@@ -140,7 +140,7 @@ void check_heads(const EngineOptions& options, const ModelConfig& config) {
                               " tokens, which that kernel does not know; use --attention auto or flash"));
   const int64_t H = config.num_attention_heads;
   if (options.attention == AttentionKernel::flash4 &&
-      (flash4_width(config.head_dim) == nullptr || H > kFlash4MostGroup * config.num_key_value_heads))
+      !flash4_takes_heads(H, config.num_key_value_heads, config.head_dim))
     throw ConfigError(cat("--attention flash4: the model has ", H, " query and ", config.num_key_value_heads,
                           " key/value heads ", config.head_dim, " wide, expected a width of ",
                           flash4_widths(), " and at most ", kFlash4MostGroup,

@@ -63,8 +63,7 @@ struct Buffers {
   // No rank has more query heads of a key/value head than the model has.
   bool by_flash4() const {
     const ModelSizes& model = inputs.model;
-    return inputs.flash4 && model.heads <= kFlash4MostGroup * model.kv_heads &&
-           flash4_width(model.head_dim) != nullptr;
+    return inputs.flash4 && flash4_takes_heads(model.heads, model.kv_heads, model.head_dim);
   }
   // Of a long dense call: o and lse of every block of keys of a block of rows, and what merges them.
   int64_t key_block_parts() const {

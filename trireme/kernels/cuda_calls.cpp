@@ -11,6 +11,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/round_up.h"
+#include "trireme/kernels/backward_heads.h"
 
 namespace trireme {
 
@@ -128,6 +129,12 @@ at::Tensor in(at::ScalarType dtype, const at::Tensor& result) {
 }
 
 }  // namespace
+
+HeadsOfCall heads_of_dense_backward(const MaskCall& call, const AttentionSizes& sizes, int64_t most_bytes) {
+  const int64_t samples = call.sample_end - call.sample;
+  return {backward_heads(samples * round_up(call.rows(), kDqRowBlock), samples * call.keys(),
+                         sizes.query_heads, sizes.kv_heads, sizes.width, most_bytes)};
+}
 
 KernelMask CallKernel::mask_of(const MaskCall& call, at::Device device) const {
   KernelMask mask{1, call.band, {}, {}, call.longest_q, call.longest_k, nullptr};

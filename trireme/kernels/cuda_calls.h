@@ -50,6 +50,9 @@ struct HeadsOfCall {
   bool many_groups = true;  // false: several query heads of one key/value head, or one of each of several
 };
 
+// Of a dense call's backward that holds at most `most_bytes` beside its results (backward_heads.h).
+HeadsOfCall heads_of_dense_backward(const MaskCall& call, const AttentionSizes& sizes, int64_t most_bytes);
+
 // Every key/value head has as many query heads as any other. Results are of the inputs' dtype, lse fp32.
 class CallKernel {
  public:

@@ -63,9 +63,7 @@ class CudnnKernel final : public CallKernel {
   }
 
   HeadsOfCall backward_heads_of(const MaskCall& call, const AttentionSizes& sizes) const override {
-    const int64_t samples = call.sample_end - call.sample;
-    return {backward_heads(samples * round_up(call.rows(), kDqRowBlock), samples * call.keys(),
-                           sizes.query_heads, sizes.kv_heads, sizes.width, calls_.backward_call_bytes)};
+    return heads_of_dense_backward(call, sizes, calls_.backward_call_bytes);
   }
 
   AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

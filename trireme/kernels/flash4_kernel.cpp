@@ -19,7 +19,7 @@ class Flash4Kernel final : public CallKernel {
   std::string name() const override { return "flash4 (CUDA, FlashAttention-4)"; }
 
   int64_t least_tokens_alone(const RankHeads& heads) const override {
-    return heads.largest_group <= kFlash4MostGroup && flash4_width(heads.width) != nullptr
+    return flash4_takes_heads(heads.largest_group, /*kv_heads=*/1, heads.width)
                ? trireme::least_tokens_alone(heads.query, heads.width)
                : kNeverAlone;
   }
@@ -38,9 +38,7 @@ class Flash4Kernel final : public CallKernel {
   }
 
   HeadsOfCall backward_heads_of(const MaskCall& call, const AttentionSizes& sizes) const override {
-    const int64_t samples = call.sample_end - call.sample;
-    return {backward_heads(samples * round_up(call.rows(), kDqRowBlock), samples * call.keys(),
-                           sizes.query_heads, sizes.kv_heads, sizes.width, backward_call_bytes_)};
+    return heads_of_dense_backward(call, sizes, backward_call_bytes_);
   }
 
   AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

@@ -81,10 +81,8 @@ TRIREME_HIDDEN void* TVMFFIEnvGetStream(int32_t /*device_type*/, int32_t device)
 }
 // The linker gives the objects this one in place of the runtime's (cmake/TriremeFlash4.cmake), which readies
 // the kernels on every GPU that the process sees: a rank has one of them, and another may be too old.
-int __real_cuda_dialect_init_library_once(void* mark, void* init, trireme::flash4::LoadToDevice load,
-                                          void* set_error);
-TRIREME_HIDDEN int __wrap_cuda_dialect_init_library_once(void* mark, void* init,
-                                                         trireme::flash4::LoadToDevice load,
+int __real_cuda_dialect_init_library_once(void* mark, void* init, LoadToDevice load, void* set_error);
+TRIREME_HIDDEN int __wrap_cuda_dialect_init_library_once(void* mark, void* init, LoadToDevice load,
                                                          void* set_error) {
   LoadedObjects& loaded = loaded_objects();
   const std::scoped_lock lock(loaded.mutex);

@@ -33,6 +33,10 @@ constexpr const Flash4Width* flash4_width(int64_t width) {
   return nullptr;
 }
 
+constexpr bool flash4_takes_heads(int64_t query_heads, int64_t kv_heads, int64_t width) {
+  return flash4_width(width) != nullptr && query_heads <= kFlash4MostGroup * kv_heads;
+}
+
 // "64, 128, 256"
 inline std::string flash4_widths() {
   std::string text;
