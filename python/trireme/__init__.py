@@ -4,7 +4,7 @@ from . import hf
 from .attention import ulysses_attention
 from .batch import gather, shard
 from .engine import TrainingRun, engine_binary, train
-from .errors import ConfigError, RunFailed
+from .errors import ConfigError, DataError, RunFailed
 from .fused_loss import fused_loss
 from .linear_cross_entropy import linear_cross_entropy
 from .long_context_data_collator import LongContextDataCollator
@@ -15,15 +15,19 @@ from .parallelize import parallelize
 from .planning import plan
 from .sequence_group import SequenceGroup
 from .tiled_mlp import tile_mlp
+from .token_set import SetReport, write_set
+from .tokenize_chats import tokenize_chats
 from .verify import VerifyResult, verify
 
 __version__ = "0.1.0"
 __all__ = [
     "ConfigError",
+    "DataError",
     "Evaluation",
     "LongContextDataCollator",
     "RunFailed",
     "SequenceGroup",
+    "SetReport",
     "Step",
     "TrainingRun",
     "VerifyResult",
@@ -40,7 +44,9 @@ __all__ = [
     "shard",
     "sum_gradients",
     "tile_mlp",
+    "tokenize_chats",
     "train",
     "ulysses_attention",
     "verify",
+    "write_set",
 ]

@@ -5,6 +5,10 @@ class ConfigError(ValueError):
     """A wrong request, or one that Trireme refuses; the message says what was got, expected, and what to do."""
 
 
+class DataError(ValueError):
+    """Data with wrong content, or a file that cannot be written; the message names the file, row or document."""
+
+
 class RunFailed(RuntimeError):
     """A run of the engine (trireme.train) that ended by itself, not done; ConfigError where the request is at fault.
 

@@ -68,6 +68,56 @@ TEST(IndexedDataset, files_are_megatrons_byte_for_byte) {
   EXPECT_EQ(folder.files(), 2);
 }
 
+// A prompt of two tokens and its completion, a document without a prompt, one that is a prompt alone.
+const std::string kPromptsIndexBytes(
+    "MMIDIDX\0\0"
+    "\1\0\0\0\0\0\0\0"  // version
+    "\10"               // uint16
+    "\4\0\0\0\0\0\0\0"  // sequences
+    "\4\0\0\0\0\0\0\0"  // document indices
+    "\2\0\0\0"
+    "\1\0\0\0"
+    "\1\0\0\0"
+    "\1\0\0\0"  // sizes
+    "\0\0\0\0\0\0\0\0"
+    "\4\0\0\0\0\0\0\0"
+    "\6\0\0\0\0\0\0\0"
+    "\10\0\0\0\0\0\0\0"  // pointers
+    "\0\0\0\0\0\0\0\0"
+    "\2\0\0\0\0\0\0\0"
+    "\3\0\0\0\0\0\0\0"
+    "\4\0\0\0\0\0\0\0"  // document indices
+    "\1\0\0\1",         // modes
+    9 + 8 + 1 + 8 + 8 + 16 + 32 + 32 + 4);
+
+TEST(IndexedDataset, a_prompt_is_a_sequence_of_its_document_whose_mode_says_so) {
+  const TemporaryFolder folder;
+  {
+    IndexedDatasetWriter writer(folder / "set", 300);
+    writer.add_document(std::vector<int32_t>{1, 2, 258}, 2);
+    writer.add_document(std::vector<int32_t>{7});
+    writer.add_document(std::vector<int32_t>{8}, 1);
+    EXPECT_EQ(writer.documents(), 3);
+    EXPECT_EQ(writer.tokens(), 5);
+    writer.finish();
+  }
+  EXPECT_EQ(bytes_of(folder / "set.idx"), kPromptsIndexBytes);
+  const IndexedDataset set(folder / "set");
+  EXPECT_EQ(set.documents(), 3);
+  EXPECT_EQ(all_tokens(set), (std::vector<int64_t>{1, 2, 258, 7, 8}));
+  EXPECT_EQ(set.document_begins(0, 4), (std::vector<int64_t>{0, 3, 4, 5}));
+  for (const auto& [token, prompt] : {std::pair{0, 1}, {1, 1}, {2, 0}, {3, 0}, {4, 1}})
+    EXPECT_EQ(set.prompts().tokens_in({token, token + 1}), prompt) << token;
+}
+
+TEST(IndexedDataset, a_mode_that_is_none_is_named) {
+  const TemporaryFolder folder;
+  write_three_documents(folder / "set", 300);
+  folder.write("set.idx", kIndexBytes + std::string("\0\0\2", 3));
+  EXPECT_THAT(message_of<DataError>([&] { IndexedDataset(folder / "set"); }),
+              AllOf(HasSubstr("offset 104: sequence 2 has the mode 2"), HasSubstr("1 (prompt)")));
+}
+
 TEST(IndexedDataset, reads_files_written_by_hand) {
   const TemporaryFolder folder;
   folder.write("set.idx", kIndexBytes);

@@ -14,17 +14,20 @@ namespace trireme::testing {
 constexpr int64_t kNumberedVocabulary = 2000;
 
 struct NumberedSet {
-  // Documents of these lengths, at most kNumberedVocabulary tokens together.
-  explicit NumberedSet(const std::vector<int64_t>& lengths) {
+  // Documents of these lengths, at most kNumberedVocabulary tokens together. The first of each document's
+  // tokens may be a prompt.
+  explicit NumberedSet(const std::vector<int64_t>& lengths, const std::vector<int64_t>& prompts = {}) {
     IndexedDatasetWriter writer(folder / "set", kNumberedVocabulary);
     for (size_t document = 0; document < lengths.size(); ++document) {
+      const int64_t prompt = prompts.empty() ? 0 : prompts.at(document);
       std::vector<int32_t> tokens;
       tokens.reserve(static_cast<size_t>(lengths[document]));
       for (int64_t i = 0; i < lengths[document]; ++i) {
         tokens.push_back(static_cast<int32_t>(document_of.size()));
         document_of.push_back(static_cast<int64_t>(document));
+        is_prompt.push_back(i < prompt);
       }
-      writer.add_document(tokens);
+      writer.add_document(tokens, prompt);
     }
     writer.finish();
     set = std::make_shared<const IndexedDataset>(folder / "set");
@@ -37,6 +40,7 @@ struct NumberedSet {
 
   TemporaryFolder folder;
   std::vector<int64_t> document_of;  // of each token
+  std::vector<bool> is_prompt;       // each token
   std::shared_ptr<const IndexedDataset> set;
 };
 

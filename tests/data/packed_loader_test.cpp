@@ -84,7 +84,7 @@ TEST_F(PackedLoaderTest, the_order_of_windows_is_that_of_the_first_version) {
 }
 
 TEST_F(PackedLoaderTest, a_step_is_accumulation_steps_batches_of_the_shape_asked_for) {
-  for (const Packing packing : {Packing::concat, Packing::documents, Packing::none}) {
+  for (const Packing packing : {Packing::concat, Packing::documents, Packing::none, Packing::best_fit}) {
     PackedLoader dealt = loader(options(10, 3, 2, packing));
     for (int step = 0; step < 40; ++step) {
       const StepBatches batches = dealt.next();
@@ -120,7 +120,8 @@ TEST_F(PackedLoaderTest, without_packing_an_epoch_gives_every_row_once_to_some_r
   const PackedRows rows(numbers_.set, whole_set(*numbers_.set), Packing::none, 10, true);
   std::multiset<int64_t> expected, seen;
   for (int64_t row = 0; row < rows.count(); ++row)
-    if (rows.row(row).stream.size() > 1 || rows.row(row).goes_on) expected.insert(rows.row(row).stream.begin);
+    if (rows.row(row).pieces.at(0).size() > 1 || rows.row(row).goes_on)
+      expected.insert(rows.row(row).pieces.at(0).begin);
   for (int dp = 0; dp < 2; ++dp) {
     LoaderOptions o = options(10, 1, 1, Packing::none);
     o.dp_size = 2;

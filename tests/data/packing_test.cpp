@@ -134,7 +134,7 @@ TEST_F(PackingTest, none_gives_every_document_once_in_rows_of_its_own_and_pads_t
         ASSERT_EQ(reader.rows(), rows.count());
         std::map<int64_t, int> seen;
         for (int64_t row = 0; row < reader.rows(); ++row) {
-          const TokenSpan held = rows.row(row).stream;
+          const TokenSpan held = rows.row(row).pieces.at(0);
           ASSERT_TRUE(held.size() >= 1 && held.size() <= S);
           EXPECT_TRUE(set_.same_document(held.begin, held.end - 1));
           for (int64_t t = held.begin; t < held.end; ++t) ++seen[t];
@@ -176,10 +176,66 @@ TEST_F(PackingTest, none_gives_every_document_once_in_rows_of_its_own_and_pads_t
   }
 }
 
+TEST_F(PackingTest, best_fit_holds_the_pieces_of_none_each_once_whole_and_side_by_side) {
+  for (const bool masked : {false, true}) {
+    for (const TokenSpan& range : ranges_) {
+      for (const int64_t S : lengths_) {
+        const auto rows_of = [&](Packing packing) {
+          return PackedRows(set_.set, range, packing, S, !masked);
+        };
+        const auto by_begin = [](const TokenSpan& a, const TokenSpan& b) { return a.begin < b.begin; };
+        std::vector<TokenSpan> alone, packed;
+        std::map<int64_t, bool> goes_on;  // of the piece up to this token
+        const PackedRows none = rows_of(Packing::none), best_fit = rows_of(Packing::best_fit);
+        for (int64_t row = 0; row < none.count(); ++row) {
+          alone.push_back(none.row(row).pieces.at(0));
+          goes_on[alone.back().end] = none.row(row).goes_on;
+        }
+        for (int64_t row = 0; row < best_fit.count(); ++row) {
+          const PackedRow held = best_fit.row(row);
+          std::vector<int64_t> borders{0};
+          for (const TokenSpan& piece : held.pieces) borders.push_back(borders.back() + piece.size());
+          ASSERT_LE(borders.back(), S);
+          for (int64_t t = borders.back() + 1; t <= S; ++t) borders.push_back(t);
+          EXPECT_EQ(held.documents->cu_seqlens(), borders);
+          EXPECT_TRUE(std::ranges::is_sorted(held.pieces, by_begin));
+          EXPECT_EQ(held.goes_on, goes_on.at(held.pieces.back().end));
+          packed.insert(packed.end(), held.pieces.begin(), held.pieces.end());
+        }
+        std::ranges::sort(packed, by_begin);
+        EXPECT_EQ(packed, alone) << "S " << S;
+        EXPECT_TRUE(S < 8 || best_fit.count() < none.count());
+      }
+    }
+  }
+}
+
+TEST_F(PackingTest, a_token_of_best_fit_predicts_the_next_of_its_document) {
+  for (const TokenSpan& range : ranges_) {
+    for (const int64_t S : lengths_) {
+      const RowReader reader(set_.set, range, options(Packing::best_fit, S));
+      std::vector<int64_t> predicted, expected;
+      for (int64_t row = 0; row < reader.rows(); ++row) {
+        const TokenBatch batch = reader.read({{row, 0}});
+        const std::vector<int64_t> tokens = values(batch.tokens[0]), targets = values(batch.targets[0]);
+        for (size_t t = 0; t < tokens.size(); ++t) {
+          if (targets[t] == kIgnoredLabel) continue;
+          EXPECT_EQ(targets[t], tokens[t] + 1);
+          predicted.push_back(targets[t]);
+        }
+      }
+      for (int64_t t = range.begin + 1; t < range.end; ++t)
+        if (set_.same_document(t - 1, t)) expected.push_back(t);
+      std::ranges::sort(predicted);
+      EXPECT_EQ(predicted, expected) << "S " << S;
+    }
+  }
+}
+
 TEST_F(PackingTest, slices_of_ulysses_and_ring_ranks_join_to_the_row_of_one_rank) {
   constexpr int64_t S = 29;
   for (const bool masked : {false, true}) {
-    for (const Packing packing : {Packing::concat, Packing::documents, Packing::none}) {
+    for (const Packing packing : {Packing::concat, Packing::documents, Packing::none, Packing::best_fit}) {
       LoaderOptions o = options(packing, S);
       if (masked) o.masked_tokens = masks();
       const RowReader one(set_.set, whole_set(*set_.set), o);
@@ -216,7 +272,7 @@ TEST_F(PackingTest, slices_of_ulysses_and_ring_ranks_join_to_the_row_of_one_rank
 }
 
 TEST_F(PackingTest, masked_tokens_are_their_own_targets_and_the_others_stay_as_they_are) {
-  for (const Packing packing : {Packing::concat, Packing::documents, Packing::none}) {
+  for (const Packing packing : {Packing::concat, Packing::documents, Packing::none, Packing::best_fit}) {
     LoaderOptions o = options(packing, 24);
     const PackedRows plain(set_.set, whole_set(*set_.set), packing, 24, false);
     o.masked_tokens = masks();
@@ -227,15 +283,17 @@ TEST_F(PackingTest, masked_tokens_are_their_own_targets_and_the_others_stay_as_t
       for (int64_t row = 0; row < reader.rows(); ++row) {
         const TokenBatch batch = reader.read({{row, epoch}});
         const std::vector<int64_t> tokens = values(batch.tokens[0]), targets = values(batch.targets[0]);
-        const TokenSpan held = plain.row(row).stream;
-        held_tokens += held.size();
+        std::vector<int64_t> held;
+        for (const TokenSpan& piece : plain.row(row).pieces)
+          for (int64_t token = piece.begin; token < piece.end; ++token) held.push_back(token);
+        held_tokens += std::ssize(held);
         for (int64_t t = 0; t < 24; ++t) {
           const int64_t token = tokens[static_cast<size_t>(t)], target = targets[static_cast<size_t>(t)];
-          const int64_t original = t < held.size() ? held.begin + t : kPad;
+          const int64_t original = t < std::ssize(held) ? held[static_cast<size_t>(t)] : kPad;
           if (target == kIgnoredLabel) {
             EXPECT_EQ(token, original);
           } else {
-            EXPECT_LT(t, held.size()) << "padding was masked";
+            EXPECT_LT(t, std::ssize(held)) << "padding was masked";
             EXPECT_EQ(target, original);
             ++chosen;
             if (token == kMask) ++replaced;

@@ -132,7 +132,7 @@ TEST(TextSource, a_wrong_line_is_named_with_file_and_line) {
   EXPECT_THAT(message("{\"text\": \"a\"}\n\n{\"txt\": \"b\"}\n"),
               AllOf(HasSubstr("a.jsonl:3"), HasSubstr("--text_field")));
   EXPECT_THAT(message("{\"text\": 5}\n"), HasSubstr("a.jsonl:1: \"text\" is number; expected a string"));
-  EXPECT_THAT(message("{\"messages\": []}\n"), HasSubstr("chat template"));
+  EXPECT_THAT(message("{\"messages\": []}\n"), HasSubstr("python -m trireme.chats"));
   EXPECT_THAT(message("{\"text\": \"a\"}\n{\"text\": \"b\", \"n\": 1e400}\n"),
               AllOf(HasSubstr("a.jsonl:2"), HasSubstr("1e400")));
   EXPECT_THAT(message(std::string(100'000, '[')),
@@ -227,6 +227,44 @@ TEST(TextSource, lines_longer_than_a_block_come_whole) {
       {folder.write("a.jsonl", "{\"text\": \"" + b + "\"}\n{\"text\": \"" + a + "\"}\n{\"text\": \"c\"}")},
       "text");
   EXPECT_THAT(texts(source), ElementsAre(b, a, "c"));
+}
+
+TEST(TextSource, a_prompt_and_its_completion_are_one_document_that_knows_where_the_prompt_ends) {
+  const TemporaryFolder folder;
+  const auto file = folder.write("in.jsonl",
+                                 "{\"prompt\": \"Who?\", \"completion\": \" I.\", \"id\": 3}\n"
+                                 "{\"text\": \"whole\"}\n"
+                                 "{\"prompt\": \"\", \"completion\": \"\"}\n"
+                                 "{\"prompt\": \"\xff\", \"completion\": \"c\"}\n"
+                                 "{\"prompt\": \"of no use\", \"text\": \"plain\"}\n");
+  TextSource source({file}, "text");
+  const std::vector<std::pair<std::string, int64_t>> expected{
+      {"Who? I.", 4}, {"whole", 0}, {"\xef\xbf\xbd\x63", 3}, {"plain", 0}};
+  for (const auto& [text, prompt_bytes] : expected) {
+    const auto document = source.next();
+    ASSERT_TRUE(document);
+    EXPECT_EQ(document->text, text);
+    EXPECT_EQ(document->prompt_bytes, prompt_bytes);
+  }
+  EXPECT_FALSE(source.next());
+  EXPECT_EQ(source.counts().empty_documents, 1);
+  TextSource completions({file}, "completion", "--text_field", OnBadRecord::skip);
+  EXPECT_THAT(texts(completions), ElementsAre(" I.", "c")) << "a named field is the whole text";
+}
+
+TEST(TextSource, a_line_that_may_mean_two_texts_and_messages_are_refused_with_what_to_do) {
+  const TemporaryFolder folder;
+  const auto refused = [&](const std::string& line) {
+    const auto file = folder.write("in.jsonl", line);
+    return message_of<DataError>([&] { TextSource({file}, "text").next(); });
+  };
+  EXPECT_THAT(refused(R"({"text": "a", "prompt": "b", "completion": "c"})"),
+              AllOf(HasSubstr("in.jsonl:1"), HasSubstr("which are meant?")));
+  EXPECT_THAT(refused(R"({"prompt": [{"role": "user"}], "completion": []})"),
+              AllOf(HasSubstr("\"prompt\" is a list of messages"), HasSubstr("python -m trireme.chats")));
+  EXPECT_THAT(refused(R"({"messages": []})"), HasSubstr("python -m trireme.chats"));
+  EXPECT_THAT(refused(R"({"prompt": "b", "completion": 3})"), HasSubstr("\"completion\" is number"));
+  EXPECT_THAT(refused(R"({"prompt": "b"})"), HasSubstr("give a \"prompt\" and its \"completion\""));
 }
 
 }  // namespace

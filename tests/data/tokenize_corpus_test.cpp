@@ -1,6 +1,7 @@
 // Text to an indexed dataset: documents in order, each ended once, equal on any number of threads.
 #include "trireme/data/tokenize_corpus.h"
 
+#include <algorithm>
 #include <fstream>
 
 #include <ATen/Parallel.h>
@@ -94,6 +95,47 @@ TEST_F(TokenizeCorpus, the_first_token_is_there_once_where_the_text_has_it_too) 
   EXPECT_THAT(report.changed_text_lines(), ::testing::ElementsAre(HasSubstr("there once: 1 documents")));
   const std::string set = bytes_of(folder_ / "set.bin");
   EXPECT_EQ(set.substr(0, set.size() / 2), set.substr(set.size() / 2));
+}
+
+// Of a byte-level tokenizer, which writes each byte as one character.
+int64_t bytes_of_token(const Tokenizer& tokenizer, int64_t id) {
+  const std::string& token = tokenizer.token_of_id(static_cast<int32_t>(id));
+  return std::ranges::count_if(token, [](char byte) { return (byte & 0xc0) != 0x80; });
+}
+
+TEST_F(TokenizeCorpus, a_token_with_a_byte_of_the_completion_is_predicted_wherever_the_prompt_ends) {
+  const Tokenizer tokenizer =
+      Tokenizer::load(testing::source_folder() / "tests/tokenizer/fixtures/qwen_tokenizer.json");
+  const std::string text = "int main() { return the_number; }\n// the next of the functions\n";
+  std::string lines;
+  for (size_t split = 0; split <= text.size(); ++split)
+    lines += Json{{"prompt", text.substr(0, split)}, {"completion", text.substr(split)}}.dump() + "\n";
+  const auto file = folder_.write("in.jsonl", lines);
+  const CorpusReport report = tokenize_corpus(tokenizer, {file}, folder_ / "set", {});
+  const IndexedDataset set(folder_ / "set");
+  ASSERT_EQ(set.documents(), std::ssize(text) + 1);
+  EXPECT_EQ(set.prompts().tokens_in({0, set.tokens()}), report.prompt_tokens);
+  const std::vector<int32_t> whole = tokenizer.encode(text);
+  int64_t exact = 0, prompts = 0;
+  for (int64_t split = 0; split <= std::ssize(text); ++split) {
+    const int64_t begin = set.document_begin(split), end = set.document_begin(split + 1);
+    std::vector<int64_t> ids(static_cast<size_t>(end - begin));
+    set.read(begin, end - begin, ids.data());
+    ASSERT_EQ(ids.back(), tokenizer.end_of_text_id());
+    ids.pop_back();
+    EXPECT_TRUE(std::ranges::equal(ids, whole)) << "the text is tokenized as one";
+    const int64_t prompt = set.prompts().tokens_in({begin, end});
+    if (prompt > 0) ++prompts;
+    EXPECT_EQ(set.prompts().tokens_in({begin, begin + prompt}), prompt) << "the prompt comes first";
+    int64_t bytes = 0;
+    for (int64_t t = 0; t < prompt; ++t) bytes += bytes_of_token(tokenizer, ids[static_cast<size_t>(t)]);
+    EXPECT_LE(bytes, split);
+    if (bytes == split) ++exact;
+    EXPECT_TRUE(bytes == split || !text.substr(0, static_cast<size_t>(split)).ends_with("}\n"));
+  }
+  EXPECT_EQ(report.prompts, prompts);
+  EXPECT_GE(exact, std::ssize(whole) / 2) << "where a token ends, the prompt mostly ends with it";
+  EXPECT_LT(exact, std::ssize(text)) << "no prompt ends within a token";
 }
 
 TEST_F(TokenizeCorpus, failures_leave_nothing_behind) {

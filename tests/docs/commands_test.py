@@ -21,7 +21,7 @@ FIXTURE = ROOT / "tests/parity/fixtures/llama"  # a model, and reference.safeten
 HUB_MODEL = "meta-llama/Llama-3.1-8B"
 PAGES = ["README.md", "CONTRIBUTING.md", "tests/README.md", "docs/benchmarks/README.md",
          *sorted(str(page.relative_to(ROOT)) for folder in ("docs", "docs/methods") for page in (ROOT / folder).glob("*.md"))]
-ELSEWHERE = {"hf", "mkdir", "tar", "if", "export", "mpirun", "(umask", ".deps/python/bin/python", "python3", "trireme-0.1.0-cuda-linux-x86_64/bin/trireme",
+ELSEWHERE = {"hf", "python", "mkdir", "tar", "if", "export", "mpirun", "(umask", ".deps/python/bin/python", "python3", "trireme-0.1.0-cuda-linux-x86_64/bin/trireme",
              "/tmp/t/trireme-*/share/trireme/bench/gpu/run"}
 COMMAND = re.compile(r"^(\./dev|trireme|[./\w-]*/(trireme|run|python)|hf|mkdir|tar|if|export|mpirun|srun|torchrun|python3?|\(umask)( |$)")
 TOY_RUN = "--model_name_or_path DIR --train_file /data/code --context_stages 64:2"
@@ -68,6 +68,8 @@ class Commands(unittest.TestCase):
         shutil.copy(FIXTURE / "reference.safetensors", cls.folder)
         shutil.copytree(ROOT / "docs/methods", cls.folder / "data/repositories")
         (cls.folder / "stages.yaml").write_text("- {max_seq_length: 16, steps: 2}\n- {max_seq_length: 64, tokens: 1k, rope_scaling: yarn:4, sp: 2, zero: 3}\n")
+        (cls.folder / "answers.jsonl").write_text('{"prompt": "When does it end?", "completion": "On 31 March."}\n' * 5)
+        cls.run_trireme("trireme tokenize --tokenizer tiny --input answers.jsonl --output /data/chats")  # by python -m trireme.chats on the page
         (cls.folder / "run.secret").write_text("0123456789abcdef" * 4)
         (cls.folder / "run.secret").chmod(0o600)
         (cls.folder / "hosts").write_text("localhost slots=1\n127.0.0.1 slots=1\n")

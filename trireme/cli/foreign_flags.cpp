@@ -52,7 +52,8 @@ const std::vector<ForeignProgram>& foreign_programs() {
             "its state small"},
            {{"group_by_length", "length_column_name", "train_sampling_strategy"},
             "not needed: --packing documents fills every sample; a document that a sample's end cuts goes on "
-            "in another sample as a new one (--packing none: a document a sample, padded)"},
+            "in another sample as a new one (--packing best_fit keeps documents whole; none: a document a "
+            "sample)"},
            {{"neftune_noise_alpha"}, "noise on embeddings is not built"},
            {{"label_smoothing_factor"}, "not built: the loss is cross entropy"},
            {{"use_liger_kernel", "liger_kernel_config"},
@@ -141,13 +142,15 @@ const std::vector<ForeignProgram>& foreign_programs() {
             "full ones fit"},
            {{"dataset_text_field"}, "--text_field is the field of .jsonl documents"},
            {{"packing_strategy", "eval_packing", "padding_free", "sample_packing", "neat_packing"},
-            "--packing documents (the default) packs without attention between documents; concat and none "
-            "are the others"},
+            "--packing documents (the default) and best_fit (TRL's bfd: whole documents) pack without "
+            "attention "
+            "between documents; concat lets it cross them, none packs nothing"},
            {{"completion_only_loss", "assistant_only_loss", "train_on_inputs", "mask_prompt"},
-            "not built: every token of a document is a target"},
+            "the data says it: of lines with prompt and completion, and of chats (python -m trireme.chats), "
+            "only the answers are targets; of lines with text every token is"},
            {{"chat_template_path", "chat_template", "template", "messages"},
-            "conversations are not read: write each as text with its chat template "
-            "(tokenizer.apply_chat_template) into a .jsonl field"},
+            "python -m trireme.chats makes a tokenized set of conversations by the tokenizer's chat "
+            "template"},
            {{"activation_offloading"}, "--offload_activations cpu"},
            {{"pad_token", "eos_token"},
             "tokenizer_config.json, config.json or generation_config.json of the model say them, in this "

@@ -39,6 +39,7 @@ void print_report(const CorpusReport& report, const std::filesystem::path& outpu
   line("documents           ", format_count(report.documents));
   line("tokens              ", format_count(report.tokens));
   line("longest document    ", cat(format_count(report.longest_document_tokens), " tokens"));
+  for (const std::string& text : report.prompt_lines()) line("", text);
   line("text                ",
        cat(format_bytes(report.source.text_bytes), " in ", format_count(report.source.files), " files"));
   line("bytes a token       ",
@@ -72,7 +73,9 @@ void TokenizeFlags::declare(OptionList& list) {
       .required();
   list.path("output", output, "PREFIX of the two files").required();
   list.flag("overwrite", overwrite, "replace a set of that name");
-  list.text("field", field, "the field of a .jsonl line that holds the text");
+  list.text(
+      "field", field,
+      "the field of a .jsonl line that holds the text; a line without it may have prompt and completion");
   list.choice("on_bad_record", on_bad_record, kOnBadRecordHelp);
   list.flag("no_append_eos", no_append_eos, "do not end documents with the end-of-text token");
   list.count("threads", threads, from_to(0, kMostThreads), "threads; 0: as many as the machine has cores");

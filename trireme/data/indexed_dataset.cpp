@@ -145,14 +145,17 @@ IndexedDataset::IndexedDataset(const std::filesystem::path& prefix)
                         static_cast<double>(sequences) * 12 + static_cast<double>(indices) * 8 + kHeaderBytes,
                         " bytes"));
   const uint64_t rest = room - sequences * 12 - indices * 8;
-  if (rest != 0 && rest != sequences)  // Megatron-LM's multimodal sets end with one mode byte a sequence
+  if (rest != 0 && rest != sequences)
     throw DataError(cat(idx, ": offset ", idx_.bytes() - static_cast<int64_t>(rest), ": ", rest,
-                        " bytes follow the last array; expected none"));
+                        " bytes follow the last array; expected none, or a mode for each of ", sequences,
+                        " sequences"));
   sequences_ = static_cast<int64_t>(sequences);
   documents_ = static_cast<int64_t>(indices) - 1;
   pointers_at_ = kHeaderBytes + sequences_ * 4;
   document_indices_at_ = pointers_at_ + sequences_ * 8;
+  if (rest > 0) modes_at_ = document_indices_at_ + (documents_ + 1) * 8;
   check_layout();
+  if (modes_at_ > 0) read_prompts();
 }
 
 void IndexedDataset::check_layout() {
@@ -195,6 +198,22 @@ void IndexedDataset::check_layout() {
   }
   tokens_ = expected / width;
   if (tokens_ == 0) throw DataError(cat(bin, ": holds no tokens"));
+}
+
+void IndexedDataset::read_prompts() {
+  Numbers<int32_t> sizes(idx_, kHeaderBytes, sequences_, kNumbersAtOnce);
+  Numbers<uint8_t> modes(idx_, modes_at_, sequences_, kNumbersAtOnce);
+  int64_t begin = 0;
+  for (int64_t i = 0; i < sequences_; ++i) {
+    const int64_t end = begin + sizes[i];
+    const auto mode = static_cast<SequenceMode>(modes[i]);
+    if (mode != SequenceMode::predicted && mode != SequenceMode::prompt)
+      throw DataError(cat(idx_.path().string(), ": offset ", modes_at_ + i, ": sequence ", i,
+                          " has the mode ", static_cast<int>(mode),
+                          "; expected 0 (predicted) or 1 (prompt)"));
+    if (mode == SequenceMode::prompt) prompts_.add({begin, end});
+    begin = end;
+  }
 }
 
 void IndexedDataset::refuse_changed() const {

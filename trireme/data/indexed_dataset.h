@@ -3,11 +3,12 @@
 //   PREFIX.bin   the tokens of all sequences, one after another, in one integer type
 //   PREFIX.idx   "MMIDIDX\0\0", version 1 (u64), dtype code (u8), sequence count n (u64), document index
 //                count d (u64), sizes int32[n] in tokens, pointers int64[n] in bytes into .bin, document
-//                indices int64[d] (0 first, n last: document i is the sequences [index[i], index[i+1]));
-//                little-endian, unaligned.
+//                indices int64[d] (0 first, n last: document i is the sequences [index[i], index[i+1])); in
+//                sets with prompts a mode a sequence, u8[n] (prompts.h); little-endian, unaligned.
 //
-// The reader shows the set as one stream of tokens, cut by sequence borders. Trireme's writer makes each
-// document one sequence. Data is read when it is needed and not kept, so an index may be larger than memory.
+// The reader shows the set as one stream of tokens, cut by document borders. Trireme's writer makes each
+// document one sequence, or a prompt and what follows it. Data is read when it is needed and not kept, so an
+// index may be larger than memory; only prompts are kept, 16 bytes each.
 // A file that is truncated, replaced in place or unreadable meanwhile is a DataError.
 #pragma once
 
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "trireme/base/input_file.h"
+#include "trireme/data/prompts.h"
 
 namespace trireme {
 
@@ -35,8 +37,8 @@ bool is_indexed_dataset(const std::filesystem::path& prefix);
 
 class IndexedDataset {
  public:
-  // Checks magic, version, counts, sizes, pointers, document indices and the size of both files. Throws
-  // DataError that names the file and the offset.
+  // Checks magic, version, counts, sizes, pointers, document indices, modes and the size of both files.
+  // Throws DataError that names the file and the offset.
   explicit IndexedDataset(const std::filesystem::path& prefix);
 
   int64_t tokens() const { return tokens_; }
@@ -50,6 +52,7 @@ class IndexedDataset {
   // Of pieces of at most so many, the tokens of the one that a token is in, on average; 0 of an empty set.
   double mean_piece_of_token(int64_t piece_tokens) const;
   int64_t document_of(int64_t token) const;  // which document holds this token of the stream
+  const Prompts& prompts() const { return prompts_; }
 
   // Copies tokens [begin, begin + count) of the stream to `out`. `vocab_size` > 0: a token outside [0,
   // vocab_size) is a DataError that names the document, the token's offset in it and its id.
@@ -57,6 +60,7 @@ class IndexedDataset {
 
  private:
   void check_layout();
+  void read_prompts();
   int64_t token_offset(int64_t pointer) const;
   [[noreturn]] void refuse_changed() const;
   // body(tokens) of every document.
@@ -70,6 +74,8 @@ class IndexedDataset {
   int64_t tokens_ = 0;
   int64_t pointers_at_ = 0;          // byte offset of the pointers in .idx
   int64_t document_indices_at_ = 0;  // byte offset of the document indices in .idx
+  int64_t modes_at_ = 0;             // byte offset of the modes in .idx; 0: there are none
+  Prompts prompts_;
 };
 
 }  // namespace trireme

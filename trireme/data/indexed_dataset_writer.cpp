@@ -1,5 +1,6 @@
 #include "trireme/data/indexed_dataset_writer.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -73,10 +74,20 @@ IndexedDatasetWriter::~IndexedDatasetWriter() {
   std::filesystem::remove(partial_idx_, ignored);
 }
 
-void IndexedDatasetWriter::add_document(std::span<const int32_t> tokens) {
+void IndexedDatasetWriter::add_document(std::span<const int32_t> tokens, int64_t prompt_tokens) {
+  TRIREME_ASSERT(prompt_tokens >= 0 && prompt_tokens <= std::ssize(tokens), "a prompt of ", prompt_tokens,
+                 " tokens in a document of ", tokens.size());
   if (tokens.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max()))
     throw DataError(cat(bin_.string(), ": document ", documents(), " has ", tokens.size(),
                         " tokens; the format holds at most 2147483647 in one: split the document"));
+  const auto of_prompt = static_cast<size_t>(prompt_tokens);
+  if (of_prompt > 0) add_sequence(tokens.first(of_prompt), SequenceMode::prompt);
+  if (of_prompt == 0 || of_prompt < tokens.size())
+    add_sequence(tokens.subspan(of_prompt), SequenceMode::predicted);
+  documents_.push_back(std::ssize(sizes_));
+}
+
+void IndexedDatasetWriter::add_sequence(std::span<const int32_t> tokens, SequenceMode mode) {
   for (const int32_t token : tokens) {
     if (token < 0 || token >= vocab_size_)
       throw DataError(cat(bin_.string(), ": document ", documents(), " has the token id ", token,
@@ -91,24 +102,28 @@ void IndexedDatasetWriter::add_document(std::span<const int32_t> tokens) {
     }
   }
   sizes_.push_back(static_cast<int32_t>(tokens.size()));
+  modes_.push_back(mode);
   tokens_ += static_cast<int64_t>(tokens.size());
 }
 
 void IndexedDatasetWriter::write_index() const {
   std::vector<std::byte> out;
-  out.reserve(34 + sizes_.size() * 20 + 8);
+  out.reserve(34 + sizes_.size() * 13 + documents_.size() * 8);
   for (const char c : std::string_view("MMIDIDX\0\0", 9)) append(out, c);
   append(out, uint64_t{1});
   append(out, static_cast<uint8_t>(type_));
   append(out, static_cast<uint64_t>(sizes_.size()));
-  append(out, static_cast<uint64_t>(sizes_.size() + 1));
+  append(out, static_cast<uint64_t>(documents_.size()));
   for (const int32_t size : sizes_) append(out, size);
   int64_t pointer = 0;
   for (const int32_t size : sizes_) {
     append(out, pointer);
     pointer += size * token_bytes(type_);
   }
-  for (int64_t document = 0; document <= documents(); ++document) append(out, document);
+  for (const int64_t first_sequence : documents_) append(out, first_sequence);
+  // Without prompts the file is what it is in Megatron-LM.
+  if (std::ranges::find(modes_, SequenceMode::prompt) != modes_.end())
+    for (const SequenceMode mode : modes_) append(out, mode);
 
   const int descriptor = create(partial_idx_);
   try {

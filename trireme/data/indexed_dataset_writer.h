@@ -22,16 +22,17 @@ class IndexedDatasetWriter {
   ~IndexedDatasetWriter();  // without `finish`: removes what was written
   IndexedDatasetWriter& operator=(IndexedDatasetWriter&&) = delete;
 
-  // Adds one document as one sequence. Throws DataError for an id outside the vocabulary, 2^31 tokens or
-  // more, or a full disk.
-  void add_document(std::span<const int32_t> tokens);
+  // Adds one document, whose first tokens may be a prompt (prompts.h). Throws DataError for an id outside the
+  // vocabulary, 2^31 tokens or more, or a full disk.
+  void add_document(std::span<const int32_t> tokens, int64_t prompt_tokens = 0);
   // Throws DataError when no tokens were added or the disk is full. Replaces a set of the same name.
   void finish();
 
-  int64_t documents() const { return static_cast<int64_t>(sizes_.size()); }
+  int64_t documents() const { return static_cast<int64_t>(documents_.size()) - 1; }
   int64_t tokens() const { return tokens_; }
 
  private:
+  void add_sequence(std::span<const int32_t> tokens, SequenceMode mode);
   void write_index() const;
 
   std::filesystem::path bin_;
@@ -42,7 +43,9 @@ class IndexedDatasetWriter {
   TokenType type_ = TokenType::int32;
   int descriptor_ = -1;
   std::vector<std::byte> buffer_;
-  std::vector<int32_t> sizes_;
+  std::vector<int32_t> sizes_;       // of the sequences, in tokens
+  std::vector<SequenceMode> modes_;  // of the sequences
+  std::vector<int64_t> documents_{0};
   int64_t tokens_ = 0;
 };
 

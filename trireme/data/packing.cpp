@@ -7,9 +7,26 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/data/best_fit.h"
 #include "trireme/data/token_batch.h"
 
 namespace trireme {
+namespace {
+
+// use(TokenSpan) of each document, as far as it lies in the range.
+template <typename Use>
+void for_documents(const IndexedDataset& dataset, TokenSpan range, const Use& use) {
+  if (range.size() == 0) return;
+  constexpr int64_t kAtOnce = 8192;
+  const int64_t end = dataset.document_of(range.end - 1) + 1;
+  for (int64_t first = dataset.document_of(range.begin); first < end; first += kAtOnce) {
+    const auto begins = dataset.document_begins(first, std::min(kAtOnce, end - first) + 1);
+    for (size_t i = 1; i < begins.size(); ++i)
+      use(TokenSpan{std::max(range.begin, begins[i - 1]), std::min(range.end, begins[i])});
+  }
+}
+
+}  // namespace
 
 int64_t longest_context_tokens(const IndexedDataset& dataset, Packing packing) {
   return packing == Packing::concat ? std::numeric_limits<int64_t>::max() : dataset.longest_document();
@@ -26,10 +43,10 @@ PackedRows::PackedRows(std::shared_ptr<const IndexedDataset> dataset, TokenSpan 
   TRIREME_ASSERT(range.begin >= 0 && range.begin <= range.end && range.end <= dataset_->tokens(), "range [",
                  range.begin, ", ", range.end, ") of ", dataset_->tokens(), " tokens");
   TRIREME_ASSERT(sequence_tokens > 0, "rows of ", sequence_tokens, " tokens");
-  if (packing == Packing::none)
-    count_pieces(next_token_targets);
+  if (packing == Packing::concat || packing == Packing::documents)
+    find_windows();
   else
-    count_windows();
+    find_pieces(next_token_targets);
 }
 
 std::string PackedRows::range_text() const {
@@ -37,51 +54,84 @@ std::string PackedRows::range_text() const {
   return range_.begin > 0 ? "the part held out of training has" : "what is held out leaves training";
 }
 
-void PackedRows::count_windows() {
+void PackedRows::find_windows() {
   if (range_.size() <= sequence_tokens_)
     throw DataError(cat(dataset_->path().string(), ": ", range_text(), " ", format_count(range_.size()),
                         " tokens, but one window of ", format_count(sequence_tokens_), " needs ",
                         format_count(sequence_tokens_ + 1),
                         " (one more for the last target): give more data, a shorter sequence length, or "
-                        "--packing none, which pads"));
+                        "--packing none or best_fit, which pad"));
   count_ = (range_.size() - 1) / sequence_tokens_;
+  if (!dataset_->prompts().empty()) leave_out_windows_of_prompts();
 }
 
-void PackedRows::count_pieces(bool next_token_targets) {
+void PackedRows::leave_out_windows_of_prompts() {
+  std::vector<bool> has_target(static_cast<size_t>(count_));
+  // A target belongs to the window of the token before it.
+  const auto window_before = [&](int64_t target) { return (target - 1 - range_.begin) / sequence_tokens_; };
+  const auto mark = [&](TokenSpan document) {
+    dataset_->prompts().for_predicted({document.begin + 1, document.end}, [&](TokenSpan targets) {
+      const int64_t last = std::min(window_before(targets.end - 1), count_ - 1);
+      for (int64_t i = window_before(targets.begin); i <= last; ++i)
+        has_target[static_cast<size_t>(i)] = true;
+    });
+  };
+  if (packing_ == Packing::concat)
+    mark(range_);
+  else
+    for_documents(*dataset_, range_, mark);
+  windows_.emplace();
+  for (int64_t i = 0; i < count_; ++i)
+    if (has_target[static_cast<size_t>(i)]) windows_->push_back(i);
+  if (windows_->empty())
+    throw DataError(cat(dataset_->path().string(), ": ", range_text(), " ", format_count(count_),
+                        " windows, none of which has a token to predict: all are prompts"));
+  count_ = std::ssize(*windows_);
+}
+
+void PackedRows::find_pieces(bool next_token_targets) {
   int64_t documents = 0;
-  if (range_.size() > 0) {
-    first_document_ = dataset_->document_of(range_.begin);
-    documents = dataset_->document_of(range_.end - 1) + 1 - first_document_;
-  }
-  rows_before_.reserve(static_cast<size_t>(documents) + 1);
-  rows_before_.push_back(0);
-  constexpr int64_t kAtOnce = 8192;
-  std::vector<int64_t> begins;
-  for (int64_t i = 0; i < documents; ++i) {
-    if (i % kAtOnce == 0)
-      begins = dataset_->document_begins(first_document_ + i, std::min(kAtOnce, documents - i) + 1);
-    const auto slot = static_cast<size_t>(i % kAtOnce);
-    const int64_t tokens = std::min(range_.end, begins[slot + 1]) - std::max(range_.begin, begins[slot]);
-    const int64_t full = tokens / sequence_tokens_, rest = tokens % sequence_tokens_;
-    int64_t rows = full + (rest > 0 ? 1 : 0);
-    const int64_t last = rest > 0 ? rest : sequence_tokens_;
-    if (next_token_targets && rows > 0 && last == 1) --rows;
-    rows_before_.push_back(rows_before_.back() + rows);
-  }
-  count_ = rows_before_.back();
-  if (count_ == 0)
+  for_documents(*dataset_, range_, [&](TokenSpan document) {
+    ++documents;
+    add_pieces(document, next_token_targets);
+  });
+  if (pieces_.empty())
     throw DataError(cat(dataset_->path().string(), ": ", range_text(), " ", format_count(documents),
-                        " documents, none of which has two tokens and so a target"));
+                        " documents, none of which has two tokens and so a target",
+                        dataset_->prompts().empty() ? "" : " outside its prompts"));
+  count_ = std::ssize(pieces_);
+  if (packing_ == Packing::best_fit) pack_best_fit();
+}
+
+void PackedRows::add_pieces(TokenSpan document, bool next_token_targets) {
+  for (int64_t begin = document.begin; begin < document.end; begin += sequence_tokens_) {
+    const TokenSpan piece{begin, std::min(begin + sequence_tokens_, document.end)};
+    const TokenSpan targets =
+        next_token_targets ? TokenSpan{piece.begin + 1, std::min(piece.end + 1, document.end)} : piece;
+    if (dataset_->prompts().tokens_in(targets) < targets.size()) pieces_.push_back(piece);
+  }
+}
+
+void PackedRows::pack_best_fit() {
+  std::vector<int64_t> lengths(pieces_.size());
+  std::ranges::transform(pieces_, lengths.begin(), &TokenSpan::size);
+  const BestFit packed = best_fit(lengths, sequence_tokens_);
+  std::vector<TokenSpan> pieces(pieces_.size());
+  for (size_t i = 0; i < pieces.size(); ++i) pieces[i] = pieces_[static_cast<size_t>(packed.items[i])];
+  pieces_ = std::move(pieces);
+  first_pieces_ = packed.first_items;
+  count_ = std::ssize(first_pieces_) - 1;
 }
 
 PackedRow PackedRows::row(int64_t index) const {
   TRIREME_ASSERT(index >= 0 && index < count_, "row ", index, " of ", count_);
-  return packing_ == Packing::none ? piece(index) : window(index);
+  if (!pieces_.empty()) return row_of_pieces(index);
+  return window(windows_ ? windows_->at(static_cast<size_t>(index)) : index);
 }
 
 PackedRow PackedRows::window(int64_t index) const {
   const int64_t begin = range_.begin + index * sequence_tokens_, end = begin + sequence_tokens_;
-  PackedRow row{{begin, end}, true, std::nullopt};
+  PackedRow row{{{begin, end}}, true, std::nullopt};
   if (packing_ == Packing::concat) return row;
   std::vector<int64_t> borders{0};
   const auto add_border = [&](int64_t border) {  // a document's begin, or the end of the last document
@@ -103,34 +153,37 @@ PackedRow PackedRows::window(int64_t index) const {
   return row;
 }
 
-PackedRow PackedRows::piece(int64_t index) const {
-  const auto after = std::ranges::upper_bound(rows_before_, index);
-  const int64_t holder = after - rows_before_.begin() - 1;
-  const std::vector<int64_t> ends = dataset_->document_begins(first_document_ + holder, 2);
-  const TokenSpan document{std::max(range_.begin, ends[0]), std::min(range_.end, ends[1])};
-  const int64_t begin =
-      document.begin + (index - rows_before_[static_cast<size_t>(holder)]) * sequence_tokens_;
-  const int64_t end = std::min(begin + sequence_tokens_, document.end);
+PackedRow PackedRows::row_of_pieces(int64_t index) const {
+  PackedRow row;
+  const int64_t first = first_pieces_.empty() ? index : first_pieces_[static_cast<size_t>(index)],
+                last = first_pieces_.empty() ? index + 1 : first_pieces_[static_cast<size_t>(index) + 1];
+  row.pieces.assign(pieces_.begin() + first, pieces_.begin() + last);
   std::vector<int64_t> borders{0};
-  borders.reserve(static_cast<size_t>(sequence_tokens_ - (end - begin)) + 2);
-  for (int64_t border = end - begin; border <= sequence_tokens_; ++border) borders.push_back(border);
-  return {{begin, end}, end < document.end, Documents(std::move(borders))};
+  for (const TokenSpan& piece : row.pieces) borders.push_back(borders.back() + piece.size());
+  for (int64_t border = borders.back() + 1; border <= sequence_tokens_; ++border) borders.push_back(border);
+  row.documents.emplace(std::move(borders));
+  // Only a piece that fills its row may be cut, and the range's end cuts without a next token.
+  const int64_t end = row.pieces.back().end;
+  row.goes_on = row.pieces.back().size() == sequence_tokens_ && end < range_.end &&
+                dataset_->document_begin(dataset_->document_of(end)) < end;
+  return row;
 }
 
 void read_row(const IndexedDataset& dataset, const PackedRow& row, const TokenSpans& spans,
               int64_t vocab_size, int64_t pad, int64_t* tokens, int64_t* targets) {
-  const int64_t held = row.stream.size();
-  const int64_t with_next = row.goes_on ? held : held - 1;  // positions whose next token is a target
+  const int64_t last_end = row.pieces.back().end;
   for (const TokenSpan& span : spans) {
-    const int64_t begin = row.stream.begin + span.begin;
-    const auto read = [&](int64_t count_of_row, int64_t first, int64_t filling, int64_t* out) {
-      const int64_t count = std::clamp<int64_t>(count_of_row - span.begin, 0, span.size());
-      if (count > 0) dataset.read(first, count, out, vocab_size);
-      std::fill(out + count, out + span.size(), filling);
-    };
-    read(held, begin, pad, tokens);
-    // The last target may be another rank's first token. It is in the stream, so the shift needs no exchange.
-    read(with_next, begin + 1, kIgnoredLabel, targets);
+    std::fill_n(tokens, span.size(), pad);
+    std::fill_n(targets, span.size(), kIgnoredLabel);
+    for_stretches(row, span, [&](TokenSpan held, int64_t offset, bool ends_piece) {
+      dataset.read(held.begin, held.size(), tokens + offset, vocab_size);
+      // The last target may be another rank's first token. It is in the stream, so the shift needs no
+      // exchange.
+      const bool has_next = !ends_piece || (held.end == last_end && row.goes_on);
+      const TokenSpan next{held.begin + 1, held.end + (has_next ? 1 : 0)};
+      dataset.read(next.begin, next.size(), targets + offset, vocab_size);
+      dataset.prompts().ignore(next, targets + offset);
+    });
     if (row.documents) {
       const std::vector<int64_t>& borders = row.documents->cu_seqlens();
       // Only borders between two documents of the row count, not its ends.

@@ -7,16 +7,20 @@
 //   documents    a a a a b b | b b b b b c | c d d d d d                 the same windows; attention stays
 //                ~~~~~~~ ~~~   ~~~~~~~~~ ~   ~ ~~~~~~~~~                 within a document
 //   none         a a a a . . | b b b b b b | c c . . . . | d d d d d .   a document a row
+//   best_fit     a a a a c c | b b b b b b | d d d d d .                 whole documents, packed (best_fit.h)
 //
-// A document that a window's border cuts begins anew after it. A document longer than a row is cut into
-// pieces of S. A token's target is the next token of its document, even in the next window or piece. The last
-// token of a document has no target (with concat, its target is the next document's first token). Each
-// padding token (.) is a document of one token, so that no other token attends to it, and has no target.
+// A document that a window's border cuts begins anew after it. With none and best_fit a document longer than a
+// row is cut into pieces of S. A token's target is the next token of its document, even in the next window or
+// piece. The last token of a document has no target (with concat, its target is the next document's first
+// token). Each padding token (.) is a document of one token, so that no other token attends to it, and has no
+// target. Tokens of prompts (prompts.h) are no targets either, and a window or piece without any target is in
+// no row.
 //
 // N tokens give W = (N - 1) / S whole windows, which leave a token for the last target. Tokens after the last
 // window are in no row. Nothing here is collective.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -30,15 +34,17 @@
 
 namespace trireme {
 
-enum class Packing { concat, documents, none };
+enum class Packing { concat, documents, none, best_fit };
 constexpr auto enum_names(Packing) {
   using enum Packing;
-  return std::to_array<EnumName<Packing>>({{concat, "concat"}, {documents, "documents"}, {none, "none"}});
+  return std::to_array<EnumName<Packing>>(
+      {{concat, "concat"}, {documents, "documents"}, {none, "none"}, {best_fit, "best_fit"}});
 }
 
 // One sample of S tokens.
 struct PackedRow {
-  TokenSpan stream;                    // span of the set's stream, at most S tokens; padding follows
+  // Spans of the set's stream, one behind another, at most S tokens in all; padding follows.
+  std::vector<TokenSpan> pieces;
   bool goes_on = false;                // the next token of the stream is the last token's target
   std::optional<Documents> documents;  // of all S tokens; none with concat
 };
@@ -53,9 +59,8 @@ int64_t mean_context_tokens(const IndexedDataset& dataset, Packing packing, int6
 
 class PackedRows {
  public:
-  // The rows of `range` of the set's stream. `next_token_targets`: a row of one token that ends its document
-  // predicts nothing, and Packing::none leaves it out; false for masked tokens, which are their own targets.
-  // Throws DataError when there is no row.
+  // The rows of `range` of the set's stream. `next_token_targets`: the first token of a document is no target;
+  // false for masked tokens, which are their own targets. Throws DataError when there is no row.
   PackedRows(std::shared_ptr<const IndexedDataset> dataset, TokenSpan range, Packing packing,
              int64_t sequence_tokens, bool next_token_targets);
 
@@ -64,24 +69,44 @@ class PackedRows {
 
  private:
   std::string range_text() const;  // what an error says before a number, such as "there are"
-  void count_windows();
-  void count_pieces(bool next_token_targets);
+  void find_windows();
+  void leave_out_windows_of_prompts();
+  void find_pieces(bool next_token_targets);
+  void add_pieces(TokenSpan document, bool next_token_targets);
+  void pack_best_fit();
   PackedRow window(int64_t index) const;
-  PackedRow piece(int64_t index) const;
+  PackedRow row_of_pieces(int64_t index) const;
 
   std::shared_ptr<const IndexedDataset> dataset_;
   TokenSpan range_;
   Packing packing_;
   int64_t sequence_tokens_ = 0;
   int64_t count_ = 0;
-  // Packing::none: the number of rows before each document of the range; the last entry counts all rows.
-  int64_t first_document_ = 0;
-  std::vector<int64_t> rows_before_;
+  // concat and documents, of a set with prompts: the windows that have a target.
+  std::optional<std::vector<int64_t>> windows_;
+  // none and best_fit: the pieces of all rows, row by row.
+  std::vector<TokenSpan> pieces_;
+  std::vector<int64_t> first_pieces_;  // best_fit: of each row; the number of pieces follows
 };
 
 // Reads tokens and targets at positions `spans` of a row, one of each a position. `vocab_size` is as in
 // IndexedDataset::read. `pad` fills the positions after the row's tokens.
 void read_row(const IndexedDataset& dataset, const PackedRow& row, const TokenSpans& spans,
               int64_t vocab_size, int64_t pad, int64_t* tokens, int64_t* targets);
+
+// use(stretch, offset, ends_piece) of each stretch of the set's stream that positions `span` of a row hold:
+// `offset` is its first position, counted from the span's.
+template <typename Use>
+void for_stretches(const PackedRow& row, TokenSpan span, const Use& use) {
+  int64_t first = 0;  // the position of the piece in the row
+  for (const TokenSpan& piece : row.pieces) {
+    const TokenSpan held{std::max(span.begin, first), std::min(span.end, first + piece.size())};
+    if (held.size() > 0) {
+      const TokenSpan stretch{piece.begin + held.begin - first, piece.begin + held.end - first};
+      use(stretch, held.begin - span.begin, stretch.end == piece.end);
+    }
+    first += piece.size();
+  }
+}
 
 }  // namespace trireme

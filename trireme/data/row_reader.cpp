@@ -3,12 +3,18 @@
 #include <algorithm>
 #include <utility>
 
+#include "trireme/base/error.h"
+
 namespace trireme {
 
 namespace {
 
-const LoaderOptions& checked(const LoaderOptions& options) {
+const LoaderOptions& checked(const LoaderOptions& options, const IndexedDataset& dataset) {
   check_a_token_for_each_rank(options.layout());
+  if (options.masked_tokens && !dataset.prompts().empty())
+    throw ConfigError(cat(dataset.path().string(),
+                          ": has prompts, which a model of masked tokens (BERT) does not know: make the set "
+                          "of plain text, or train a model that predicts the next token"));
   return options;
 }
 
@@ -18,7 +24,7 @@ RowReader::RowReader(std::shared_ptr<const IndexedDataset> dataset, TokenSpan ra
                      const LoaderOptions& options)
     : dataset_(std::move(dataset)),
       range_(range),
-      options_(checked(options)),
+      options_(checked(options, *dataset_)),
       spans_(options_.layout().spans(options_.sp_rank)),
       packed_(dataset_, range_, options_.packing, options_.sequence_tokens, !options_.masked_tokens) {}
 
@@ -44,11 +50,16 @@ TokenBatch RowReader::read(const std::vector<RowOfEpoch>& rows) const {
 
 void RowReader::mask(const PackedRow& row, int64_t epoch, int64_t* tokens, int64_t* targets) const {
   const MaskedTokenOptions& masked = *options_.masked_tokens;
-  const int64_t also = choice_of_none(masked, epoch, row.stream.begin, row.stream.size());
+  // Positions in the stream decide, so that every split over ranks masks the same tokens; never padding.
+  int64_t also = -1;
+  for (const TokenSpan& piece : row.pieces) {
+    also = choice_of_none(masked, epoch, piece.begin, piece.size());
+    if (also < 0) break;  // this piece has a chosen token
+  }
   for (const TokenSpan& span : spans_) {
-    // Positions in the stream decide, so that every split over ranks masks the same tokens; never padding.
-    const int64_t held = std::clamp<int64_t>(row.stream.size() - span.begin, 0, span.size());
-    if (held > 0) mask_tokens(masked, epoch, row.stream.begin + span.begin, held, tokens, targets, also);
+    for_stretches(row, span, [&](TokenSpan held, int64_t offset, bool) {
+      mask_tokens(masked, epoch, held.begin, held.size(), tokens + offset, targets + offset, also);
+    });
     tokens += span.size();
     targets += span.size();
   }

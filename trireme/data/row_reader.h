@@ -33,7 +33,7 @@ struct LoaderOptions {
   uint64_t seed = 0;
   bool shuffle = true;
   int64_t vocab_size = 0;    // of the model; a token id outside it is a DataError; 0: unchecked
-  int64_t pad_token_id = 0;  // what fills rows of Packing::none
+  int64_t pad_token_id = 0;  // what fills rows of Packing::none and best_fit
   std::optional<MaskedTokenOptions> masked_tokens;  // none: targets are the next tokens
 
   SampleLayout layout() const { return {sequence_tokens, ulysses, ring}; }
@@ -48,7 +48,7 @@ struct RowOfEpoch {
 class RowReader {
  public:
   // The rows of `range` of the set's stream. Throws ConfigError for a row shorter than the ranks that share
-  // it; DataError when the range has no row.
+  // it, and for masked tokens of a set with prompts; DataError when the range has no row.
   RowReader(std::shared_ptr<const IndexedDataset> dataset, TokenSpan range, const LoaderOptions& options);
 
   int64_t rows() const { return packed_.count(); }

@@ -27,12 +27,12 @@ std::string hex_sha256(std::string_view bytes) {
   return hex_digits(sha256(bytes));
 }
 
-using Vocabulary = std::map<int64_t, std::string>;  // id -> token
+using TokensById = std::map<int64_t, std::string>;  // id -> token
 
 // The same however the file writes its tokens. Empty for another kind than BPE.
-Vocabulary vocabulary_of(const std::string& text, const std::string& origin) {
+TokensById vocabulary_of(const std::string& text, const std::string& origin) {
   const Json json = parse_json(text, origin);
-  Vocabulary tokens;
+  TokensById tokens;
   const Json* model = find_field(json, "model", origin);
   const Json* listed = model == nullptr ? nullptr : find_field(*model, "vocab", origin + ": model");
   if (listed == nullptr || !listed->is_object()) return {};
@@ -45,7 +45,7 @@ Vocabulary vocabulary_of(const std::string& text, const std::string& origin) {
 }
 
 // SHA-256 of the first `count` tokens in the order of their ids: the ids below `count`, if none is missing.
-std::string sha256_of_first(int64_t count, const Vocabulary& vocabulary) {
+std::string sha256_of_first(int64_t count, const TokensById& vocabulary) {
   std::string all;
   for (const auto& [id, token] : vocabulary) {
     if (count-- == 0) break;
@@ -55,7 +55,7 @@ std::string sha256_of_first(int64_t count, const Vocabulary& vocabulary) {
 }
 
 // Describes the first id of the set that means another token in the model; nullopt if there is none.
-std::optional<std::string> first_difference(const Vocabulary& of_set, const Vocabulary& of_model) {
+std::optional<std::string> first_difference(const TokensById& of_set, const TokensById& of_model) {
   for (const auto& [id, token] : of_set) {
     const auto other = of_model.find(id);
     if (other == of_model.end())
@@ -68,7 +68,7 @@ std::optional<std::string> first_difference(const Vocabulary& of_set, const Voca
 }
 
 // The vocabulary of the tokenizer that made the set; nullopt if its file is gone or was changed.
-std::optional<Vocabulary> vocabulary_of_set(const fs::path& tokenizer, const std::string& sha256) {
+std::optional<TokensById> vocabulary_of_set(const fs::path& tokenizer, const std::string& sha256) {
   try {
     const std::string text = InputFile(tokenizer, "a tokenizer.json").whole(kLargestTokenizerBytes);
     if (hex_sha256(text) == sha256) return vocabulary_of(text, tokenizer.string());
@@ -98,7 +98,7 @@ std::optional<fs::path> set_with_file(const fs::path& file) {
 
 void write_set_fingerprint(const fs::path& prefix, const SetOrigin& origin) {
   const std::string text = InputFile(origin.tokenizer, "a tokenizer.json").whole(kLargestTokenizerBytes);
-  const Vocabulary vocabulary = vocabulary_of(text, origin.tokenizer.string());
+  const TokensById vocabulary = vocabulary_of(text, origin.tokenizer.string());
   const auto tokens = static_cast<int64_t>(vocabulary.size());
   std::error_code error;
   const fs::path absolute = fs::absolute(origin.tokenizer, error);
@@ -122,7 +122,7 @@ void check_set_fingerprint(const fs::path& prefix, const fs::path& model_dir) {
   const std::string text = InputFile(tokenizer, "a tokenizer.json").whole(kLargestTokenizerBytes);
   const std::string made_with = text_value(made, "tokenizer_sha256", origin);
   if (hex_sha256(text) == made_with) return;  // the quick case
-  const Vocabulary vocabulary = vocabulary_of(text, tokenizer.string());
+  const TokensById vocabulary = vocabulary_of(text, tokenizer.string());
   const int64_t tokens = whole_number(made, "vocabulary", {}, origin);
   if (sha256_of_first(tokens, vocabulary) == text_value(made, "vocabulary_sha256", origin)) return;
   const std::string maker = text_value(made, "tokenizer", origin);

@@ -61,6 +61,24 @@ void remove_byte_order_mark(std::string& text) {
   if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);
 }
 
+// The fields of TRL's prompt-completion format.
+constexpr const char* kPrompt = "prompt";
+constexpr const char* kCompletion = "completion";
+
+constexpr const char* kChatAdvice =
+    "a chat becomes a tokenized set by its model's chat template: python -m trireme.chats (docs/data.md)";
+
+// Moved out of `json`.
+std::string string_of(Json& json, const std::string& field, const std::string& origin) {
+  Json& value = json[field];
+  if (value.is_array() && (field == kPrompt || field == kCompletion))
+    throw DataError(cat(origin, ": \"", field, "\" is a list of messages; ", kChatAdvice));
+  if (!value.is_string())
+    throw DataError(
+        cat(origin, ": \"", quotation(field), "\" is ", value.type_name(), "; expected a string"));
+  return std::move(value.get_ref<std::string&>());
+}
+
 }  // namespace
 
 bool may_hold_json_lines(const fs::path& input) {
@@ -177,7 +195,7 @@ std::optional<Document> TextSource::whole_file(const fs::path& file) {
   std::string text = InputFile(file, "text").whole(kLargestDocumentBytes);
   remove_byte_order_mark(text);
   const bool wrong = !is_valid_utf8(text);
-  return Document{std::move(text), file.string(), wrong};
+  return Document{.text = std::move(text), .origin = file.string(), .wrong_utf8 = wrong};
 }
 
 std::optional<Document> TextSource::document_of(std::string& line) const {
@@ -189,16 +207,25 @@ std::optional<Document> TextSource::document_of(std::string& line) const {
   const bool wrong = !is_valid_utf8(line);
   if (wrong) line = with_replacements(line);
   Json json = parse_json(line, origin, limits);
-  if (!json.is_object() || !json.contains(field_)) {
+  const bool has_field = json.is_object() && json.contains(field_);
+  const bool has_prompt = json.is_object() && json.contains(kPrompt) && json.contains(kCompletion);
+  if (has_field && has_prompt && field_ != kPrompt && field_ != kCompletion)
+    throw DataError(cat(origin, ": has \"", quotation(field_), "\" beside \"", kPrompt, "\" and \"",
+                        kCompletion, "\": which are meant? Leave out, or rename, the others"));
+  if (!has_field && has_prompt) {
+    Document document{.text = string_of(json, kPrompt, origin), .origin = origin, .wrong_utf8 = wrong};
+    document.prompt_bytes = std::ssize(document.text);
+    document.text += string_of(json, kCompletion, origin);
+    return document;
+  }
+  if (!has_field) {
     const bool chat = json.is_object() && (json.contains("messages") || json.contains("conversations"));
     throw DataError(cat(origin, ": has no \"", quotation(field_), "\"; ",
-                        chat ? "a chat must be written as one text first, by its model's chat template"
-                             : cat("name the field that holds the text with ", field_flag_)));
+                        chat ? kChatAdvice
+                             : cat("name the field that holds the text with ", field_flag_, ", or give a \"",
+                                   kPrompt, "\" and its \"", kCompletion, "\"")));
   }
-  if (!json[field_].is_string())
-    throw DataError(
-        cat(origin, ": \"", quotation(field_), "\" is ", json[field_].type_name(), "; expected a string"));
-  return Document{std::move(json[field_].get_ref<std::string&>()), origin, wrong};
+  return Document{.text = string_of(json, field_, origin), .origin = origin, .wrong_utf8 = wrong};
 }
 
 std::optional<Document> TextSource::next_line() {

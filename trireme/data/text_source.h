@@ -2,7 +2,8 @@
 //
 //   a folder        every file below it, sorted by path. Hidden files (.git) and files that are not text
 //                   (by their first bytes) are left out and counted. Links are followed.
-//   a .jsonl file   one document a line: the string under `field`; wrong UTF-8 is replaced before parsing
+//   a .jsonl file   one document a line: the string under `field`, or else a "prompt" and its "completion",
+//                   one behind the other; wrong UTF-8 is replaced before parsing
 //   another file    one document: its bytes unchanged (line ends kept), without a leading byte order mark
 //
 // A file that several names or inputs lead to is read once.
@@ -23,8 +24,9 @@
 namespace trireme {
 
 struct Document {
-  std::string text;    // may hold wrong UTF-8
-  std::string origin;  // "file" or "file:line", for messages
+  std::string text;          // may hold wrong UTF-8
+  int64_t prompt_bytes = 0;  // the text's first, which are not to be predicted (prompts.h)
+  std::string origin;        // "file" or "file:line", for messages
   // The file's or line's bytes are wrong UTF-8. For a line, `text` already holds U+FFFD instead.
   bool wrong_utf8 = false;
 };
@@ -53,8 +55,9 @@ class TextSource {
              std::string field_flag = "--text_field", OnBadRecord on_bad_record = OnBadRecord::stop);
 
   // The next document that is not empty. Throws DataError with file and line for wrong JSON, a missing field,
-  // or a field that is no string, unless such lines are skipped; it reads on first, so that the first such
-  // line of every file is named (20 at most). Throws DataError with the file when it cannot be read.
+  // a field that is no string, or a text beside a prompt and its completion, unless such lines are skipped; it
+  // reads on first, so that the first such line of every file is named (20 at most). Throws DataError with the
+  // file when it cannot be read.
   std::optional<Document> next();
   const SourceCounts& counts() const { return counts_; }
   const std::vector<std::filesystem::path>& files() const { return files_; }  // in the order of reading

@@ -5,6 +5,7 @@
 #include <exception>
 #include <iterator>
 #include <mutex>
+#include <string_view>
 #include <system_error>
 
 #include <ATen/Parallel.h>
@@ -34,10 +35,26 @@ std::vector<Document> read_batch(TextSource& source) {
   return batch;
 }
 
-// Encodes batch[i] to ids[i]. Documents differ in length, so threads take them one by one.
-std::vector<std::vector<int32_t>> encode_batch(const Tokenizer& tokenizer, const std::vector<Document>& batch,
-                                               std::vector<PieceCache>& caches) {
-  std::vector<std::vector<int32_t>> ids(batch.size());
+struct EncodedDocument {
+  std::vector<int32_t> ids;
+  int64_t prompt_tokens = 0;  // the first of them
+};
+
+// A token that holds the prompt's end and the completion's begin is the completion's: it must be predicted.
+// So the prompt's tokens are the first that it has without the completion as well.
+EncodedDocument encode(const Tokenizer& tokenizer, const Document& document, PieceCache& cache) {
+  EncodedDocument encoded{tokenizer.encode(document.text, cache)};
+  if (document.prompt_bytes == 0) return encoded;
+  const std::vector<int32_t> prompt = tokenizer.encode(
+      std::string_view(document.text).substr(0, static_cast<size_t>(document.prompt_bytes)), cache);
+  encoded.prompt_tokens = std::ranges::mismatch(encoded.ids, prompt).in1 - encoded.ids.begin();
+  return encoded;
+}
+
+// Encodes batch[i] to encoded[i]. Documents differ in length, so threads take them one by one.
+std::vector<EncodedDocument> encode_batch(const Tokenizer& tokenizer, const std::vector<Document>& batch,
+                                          std::vector<PieceCache>& caches) {
+  std::vector<EncodedDocument> encoded(batch.size());
   std::atomic<size_t> next{0};
   std::mutex failing;
   size_t failed_at = batch.size();
@@ -46,7 +63,7 @@ std::vector<std::vector<int32_t>> encode_batch(const Tokenizer& tokenizer, const
     for (int64_t worker = begin; worker < end; ++worker) {
       for (size_t i = next++; i < batch.size(); i = next++) {
         try {
-          ids[i] = tokenizer.encode(batch[i].text, caches[static_cast<size_t>(worker)]);
+          encoded[i] = encode(tokenizer, batch[i], caches[static_cast<size_t>(worker)]);
         } catch (const DataError& error) {
           const std::lock_guard<std::mutex> lock(failing);
           if (i >= failed_at) continue;
@@ -57,20 +74,28 @@ std::vector<std::vector<int32_t>> encode_batch(const Tokenizer& tokenizer, const
     }
   });
   if (failure) std::rethrow_exception(failure);
-  return ids;
+  return encoded;
 }
 
 // As a chat template writes <s> itself. True if `begin` stood twice.
-bool drop_second_begin(std::vector<int32_t>& ids, const std::vector<int32_t>& begin) {
+bool drop_second_begin(EncodedDocument& document, const std::vector<int32_t>& begin) {
+  std::vector<int32_t>& ids = document.ids;
   const auto length = static_cast<std::ptrdiff_t>(begin.size());
   if (begin.empty() || std::ssize(ids) < 2 * length ||
       !std::equal(begin.begin(), begin.end(), ids.begin() + length))
     return false;
   ids.erase(ids.begin(), ids.begin() + length);
+  document.prompt_tokens = std::max<int64_t>(document.prompt_tokens - length, 0);
   return true;
 }
 
 }  // namespace
+
+std::vector<std::string> CorpusReport::prompt_lines() const {
+  if (prompts == 0) return {};
+  return {cat("prompts, which are not predicted: ", format_count(prompts), " documents, ",
+              format_count(prompt_tokens), " tokens")};
+}
 
 std::vector<std::string> CorpusReport::changed_text_lines() const {
   std::vector<std::string> lines = bad_record_lines(source.bad_records);
@@ -102,13 +127,15 @@ CorpusReport tokenize_corpus(const Tokenizer& tokenizer, const std::vector<std::
     auto encoded = encode_batch(tokenizer, batch, caches);
     for (size_t i = 0; i < batch.size(); ++i) {
       if (batch[i].wrong_utf8) ++report.replaced_documents;
-      auto& ids = encoded[i];
-      if (drop_second_begin(ids, tokenizer.begin_of_text())) ++report.begun_documents;
+      if (drop_second_begin(encoded[i], tokenizer.begin_of_text())) ++report.begun_documents;
+      auto& [ids, prompt_tokens] = encoded[i];
       if (options.append_end_of_text && (ids.empty() || ids.back() != end_of_text))
         ids.push_back(end_of_text);
       report.longest_document_tokens =
           std::max(report.longest_document_tokens, static_cast<int64_t>(ids.size()));
-      writer.add_document(ids);
+      if (prompt_tokens > 0) ++report.prompts;
+      report.prompt_tokens += prompt_tokens;
+      writer.add_document(ids, prompt_tokens);
     }
     update();
     if (progress) progress(report);

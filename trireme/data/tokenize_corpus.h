@@ -24,11 +24,15 @@ struct CorpusReport {
   int64_t documents = 0;
   int64_t tokens = 0;
   int64_t longest_document_tokens = 0;
+  int64_t prompts = 0;             // documents that begin with one
+  int64_t prompt_tokens = 0;       // which are not predicted
   int64_t replaced_documents = 0;  // held wrong UTF-8, which became U+FFFD
   int64_t begun_documents = 0;     // began with what the tokenizer puts before each, which is there once
   SourceCounts source;
   double seconds = 0;
 
+  // For people: how many prompts. Empty where there is none.
+  std::vector<std::string> prompt_lines() const;
   // For people: what of the text is not in the tokens as it was written. Empty where all is.
   std::vector<std::string> changed_text_lines() const;
 };

@@ -41,14 +41,16 @@ int64_t pad_token(const ModelConfig& config) {
 
 void list_sample_options(OptionList& list, SampleOptions& o) {
   list.group(OptionGroup::data);
-  list.text("text_field", o.text_field, "field of .jsonl documents").on_resume(ResumeRule::by_content);
+  list.text("text_field", o.text_field,
+            "field of .jsonl documents; a line without it may have prompt and completion")
+      .on_resume(ResumeRule::by_content);
   list.choice("on_bad_record", o.on_bad_record, kOnBadRecordHelp).on_resume(ResumeRule::by_content);
   list.flag("append_eos", o.append_eos, "an end-of-text token after each document of text")
       .on_resume(ResumeRule::by_content);
   list.flag("no_append_eos", o.append_eos, false, "the same as --append_eos false").not_in_config();
   list.choice("packing", o.packing,
               "documents: attention stays within each; concat: it crosses them; none: a document a sample, "
-              "padded")
+              "padded; best_fit: whole documents, as many as fit a sample")
       .on_resume(ResumeRule::same_order);
   list.count("max_seq_length", o.max_seq_length, from_to(1, kMostTokens), "tokens of a sample; takes 16k")
       .on_resume(ResumeRule::by_content);

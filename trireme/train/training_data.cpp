@@ -41,7 +41,8 @@ std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, in
       note(cat("tokenized ", input, ": ", format_count(report.documents), " documents, ",
                format_count(report.tokens), " tokens, the longest document ",
                format_count(report.longest_document_tokens)));
-      for (const std::string& line : report.changed_text_lines()) note(line);
+      for (const auto& lines : {report.prompt_lines(), report.changed_text_lines()})
+        for (const std::string& line : lines) note(line);
     });
   std::shared_ptr<const IndexedDataset> set;
   agreement.all_or_none(cat("opening ", prefix.string()), [&] {
@@ -177,6 +178,22 @@ void plan_with_documents(EngineOptions& engine, const TokenSource& train, Packin
   PlannedBatch& batch = engine.planned_batch;
   if (engine.recompute == Recompute::automatic)
     batch.document_tokens = mean_context_tokens(*train.set, packing, batch.tokens);
+}
+
+std::string prompts_text(const TokenSource& train, Packing packing, int64_t sequence_tokens) {
+  const IndexedDataset& set = *train.set;
+  if (set.prompts().empty()) return "";
+  const std::string text = cat("prompts: ", format_count(set.prompts().tokens_in(train.range)), " of ",
+                               format_count(train.range.size()), " tokens are read and not predicted");
+  if (packing == Packing::concat || packing == Packing::documents)
+    return cat(text,
+               "; warning: a document that a sample's end cuts goes on without its prompt with --packing ",
+               name_of(packing), "; best_fit keeps documents whole");
+  if (const int64_t longest = set.longest_document(); longest > sequence_tokens)
+    return cat(text, "; warning: the longest document has ", format_count(longest),
+               " tokens; of those longer than a sample of ", format_count(sequence_tokens),
+               " only the first sample begins with the prompt");
+  return text;
 }
 
 }  // namespace trireme

@@ -68,4 +68,8 @@ TrainingData open_training_data(const DataSources& sources, double validation_sp
 // of the set are read for it.
 void plan_with_documents(EngineOptions& engine, const TokenSource& train, Packing packing);
 
+// For people: how much of a set is prompts, and where samples of this length cut answers off from theirs.
+// Empty of a set without prompts. Not collective.
+std::string prompts_text(const TokenSource& train, Packing packing, int64_t sequence_tokens);
+
 }  // namespace trireme

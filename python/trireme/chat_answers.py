@@ -1,0 +1,136 @@
+"""A chat as its model's template writes it, and which characters the assistant has to produce.
+
+    <s> [INST] Hi [/INST] Hello!</s> [INST] Bye [/INST] See you.</s>
+                         ------------                  -------------   the answers
+
+A template with {% generation %} marks tells them itself. Of another one, an answer is what the chat up to it has more
+than the chat before it with the generation prompt, by which a model is asked to answer: so what the generation prompt
+writes (a header; with Qwen3's enable_thinking false an empty <think> block) is read and not predicted, and what the
+model has to write after it (without that, Qwen3's <think> block, empty or not) is. White space behind an answer is no
+part of it: the model has stopped before. Both renderings must begin the whole chat, or the answer is not to be found.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from .chat_rows import Chat, Message
+from .errors import ConfigError, DataError
+
+Span = tuple[int, int]  # of characters: the first, and behind the last
+MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")  # as transformers looks for them
+GIVE_MARKS = (
+    "give a template with {% generation %} marks around what the assistant writes, as "
+    "trl.chat_template_utils.get_training_chat_template(tokenizer) does for many models (tokenizer.chat_template = ..., or "
+    "--chat_template_path FILE)"
+)
+
+BEGIN_OTHERWISE = "; a chat that begins with the assistant has nothing to be asked by: begin it with a user's message, or leave it out"
+
+
+class ChatTemplate:
+    def __init__(self, tokenizer: Any):
+        self._tokenizer = tokenizer
+        if not tokenizer.chat_template:
+            raise ConfigError(
+                f"chats: {tokenizer.name_or_path or 'the tokenizer'} has no chat template; take the tokenizer of the model's Instruct "
+                "variant, or give a template: tokenizer.chat_template = ..., --chat_template_path FILE, or chat_template.jinja in its folder"
+            )
+
+    def answers_of(self, chat: Chat, last_alone: bool) -> tuple[str, list[Span]]:
+        """The chat's text, and its answers in it. last_alone: the last, with which the text then ends."""
+        asked = [i for i, message in enumerate(chat.messages) if message["role"] == "assistant" and i >= chat.prompt_messages]
+        if not asked:
+            raise DataError(f"{chat.place} has no message of the assistant to predict; leave it out, or `trireme tokenize` its text")
+        messages = chat.messages
+        if last_alone:
+            asked, messages = asked[-1:], messages[: asked[-1] + 1]
+        if MARKS.search(self._source(chat)):
+            text, answers = self._marked(chat, messages, asked[0])
+        else:
+            text, answers = self._between(chat, messages, asked, last_alone)
+        _check_contents(chat, messages, text)
+        return text, answers
+
+    def _marked(self, chat: Chat, messages: list[Message], first: int) -> tuple[str, list[Span]]:
+        text, marked = self._render(chat, messages)
+        before = messages[:first]
+        if any(message["role"] == "assistant" for message in before):
+            marked = marked[len(self._render(chat, before)[1]) :]
+        answers = [(begin, end) for begin, end in marked if begin < end]
+        if not answers:
+            raise DataError(f"{chat.place}: the chat template's {{% generation %}} marks hold nothing of the answers to predict")
+        return text, answers
+
+    def _between(self, chat: Chat, messages: list[Message], asked: list[int], last_alone: bool) -> tuple[str, list[Span]]:
+        text = self._render(chat, messages)[0]
+        answers = []
+        for i in asked:
+            before = self._render(chat, messages[:i], prompt=True)[0]
+            after = (text if i + 1 == len(messages) else self._render(chat, messages[: i + 1])[0]).rstrip()
+            for part, words in ((before, "up to it, with the generation prompt,"), (after, "to its end")):
+                if not text.startswith(part):
+                    raise DataError(_where_they_differ(f"{chat.place}: message {i} (assistant)", words, part, text, last_alone))
+            if len(after) <= len(before):
+                raise DataError(f"{chat.place}: message {i} (assistant): the chat template writes nothing for it behind the generation prompt")
+            answers.append((len(before), len(after)))
+        return text, answers
+
+    def _source(self, chat: Chat) -> str:
+        try:
+            return self._tokenizer.get_chat_template(tools=chat.tools)
+        except ValueError as error:  # several templates, none of them for this
+            raise ConfigError(f"{chat.place}: {error}") from error
+
+    def _render(self, chat: Chat, messages: list[Message], prompt: bool = False) -> tuple[str, list[Span]]:
+        """As apply_chat_template(tokenize=False), which does not tell the marks' places and takes no empty chat.
+
+        Its return_assistant_tokens_mask does not help: a mark that ends in a character without a token of its own, as a
+        space whose offsets are trimmed, makes targets of all that follows.
+        """
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        values = {**self._tokenizer.special_tokens_map, **chat.template_values}
+        source = self._source(chat)
+        try:
+            (text,), marks = render_jinja_template(
+                [messages],
+                tools=chat.tools,
+                chat_template=source,
+                add_generation_prompt=prompt,
+                return_assistant_tokens_mask=bool(MARKS.search(source)),
+                **values,
+            )
+            text.encode()  # half a surrogate pair is no character
+        except Exception as error:  # a template may raise anything
+            raise DataError(
+                f"{chat.place}: the chat template cannot write its first {len(messages)} of {len(chat.messages)} messages"
+                f"{', with the generation prompt' * prompt}: {type(error).__name__}: {error}{BEGIN_OTHERWISE * (not messages)}"
+            ) from error
+        return text, marks[0] if marks else []
+
+
+def _check_contents(chat: Chat, messages: list[Message], text: str) -> None:
+    """A template that takes texts alone writes a list as Python does, or nothing; one that takes lists alone, no text."""
+    for number, message in enumerate(messages):
+        content = message.get("content", "")
+        if isinstance(content, str):
+            lost = message["role"] == "user" and content.strip() and content.split()[-1] not in text
+            taken = "texts; give its content as a list of parts"
+        else:
+            lost = str(content) in text or any(part["text"].strip() not in text for part in content)
+            taken = "content in parts; give it as one text"
+        if lost:
+            raise DataError(f"{chat.place}: message {number}: what it says is not in the chat that the template writes, which does not take {taken}")
+
+
+def _where_they_differ(place: str, words: str, part: str, text: str, last_alone: bool) -> str:
+    same = len(os.path.commonprefix([part, text]))
+    begin = max(0, same - 30)
+    instead = "" if last_alone else ', or predict the last answer alone by answers="last" (--answers last), with a row for each answer'
+    return (
+        f"{place}: the chat template writes the chat {words} otherwise than within the whole chat, so its answer is not to be found "
+        f"there: from character {begin} it is {part[begin : same + 40]!r}, and {text[begin : same + 40]!r} in the whole; {GIVE_MARKS}{instead}"
+    )

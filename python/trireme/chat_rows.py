@@ -1,0 +1,167 @@
+"""Chats of files and data sets in their three formats, as messages of one kind.
+
+    {"messages": [{"role", "content"}, ...]}           Hugging Face, OpenAI
+    {"prompt": [messages], "completion": [messages]}   TRL: the prompt's answers are not predicted
+    {"conversations": [{"from", "value"}, ...]}        ShareGPT; may have its "system" beside
+
+A row may have "tools" and TRL's "chat_template_kwargs", which its template reads. What is not understood is an error
+that names the row: a chat that is half read would be trained on in silence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from typing import Any, Iterable, Iterator, Mapping, Optional, Union
+
+from .errors import ConfigError, DataError
+
+Path = Union[str, os.PathLike]
+Chats = Union[Path, Iterable[Path], Iterable[Mapping[str, Any]]]
+Message = dict[str, Any]
+
+ROLES = {  # of ShareGPT
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "model": "assistant",
+    "assistant": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "observation": "tool",
+}
+EXPECTED = (
+    'expected {"messages": [{"role", "content"}, ...]}, {"prompt": [messages], "completion": [messages]}, '
+    'or {"conversations": [{"from", "value"}, ...]}'
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chat:
+    place: str  # in errors: FILE:LINE, or the row's number
+    messages: list[Message]
+    prompt_messages: int = 0  # the first so many are not predicted
+    tools: Optional[list[Any]] = None
+    template_values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def read_chats(chats: Chats) -> Iterator[Chat]:
+    """Paths of .jsonl files, or rows. Paths that lead to no file are refused at once, before the first chat is asked for."""
+    if isinstance(chats, Mapping):
+        raise ConfigError(f"chats: got a {type(chats).__name__} with {_names(chats)}, expected rows; of several splits give one")
+    paths = [chats] if isinstance(chats, (str, os.PathLike)) else chats
+    if isinstance(paths, (list, tuple)) and paths and all(isinstance(path, (str, os.PathLike)) for path in paths):
+        for path in paths:
+            if not os.path.isfile(path):
+                raise ConfigError(f"chats: {path} is no file; expected .jsonl files with a chat a line")
+        return (_chat_of(row, place) for path in paths for place, row in _rows_of_file(path))
+    if not hasattr(paths, "__iter__"):
+        raise ConfigError(f"chats: got {_kind(chats)}, expected rows, or paths of .jsonl files")
+    return (_chat_of(row, f"row {number}") for number, row in enumerate(paths))
+
+
+def _rows_of_file(path: Path) -> Iterator[tuple[str, Any]]:
+    name = os.fspath(path)
+    try:
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                if line.strip():
+                    yield f"{name}:{number}", _row_of_line(line, f"{name}:{number}")
+    except OSError as error:
+        raise DataError(f"{name}: cannot be read: {error.strerror}") from error
+
+
+def _row_of_line(line: bytes, place: str) -> Any:
+    try:
+        return json.loads(line.decode())
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{place}: not JSON: {error}; expected a chat a line. A file that is one JSON list, or Parquet, becomes such lines by "
+            'datasets.load_dataset(...).to_json("chats.jsonl")'
+        ) from error
+
+
+def _chat_of(row: Any, place: str) -> Chat:
+    if not isinstance(row, Mapping):
+        raise DataError(f"{place}: got {_kind(row)}; {EXPECTED}")
+    prompt: list[Message] = []
+    if row.get("messages") is not None:
+        messages = _messages_of(row["messages"], f"{place}: messages")
+    elif row.get("prompt") is not None and row.get("completion") is not None:
+        prompt = _messages_of(row["prompt"], f"{place}: prompt")
+        messages = _messages_of(row["completion"], f"{place}: completion")
+    elif row.get("conversations") is not None:
+        messages = _messages_of(row["conversations"], f"{place}: conversations")
+        if row.get("system"):
+            messages.insert(0, _message_of({"role": "system", "content": row["system"]}, f"{place}: system"))
+    else:
+        raise DataError(f"{place} has {_names(row)}; {EXPECTED}")
+    values = row.get("chat_template_kwargs") or {}
+    if not isinstance(values, Mapping):
+        raise DataError(f"{place}: chat_template_kwargs is {_kind(values)}; expected an object of what the template reads")
+    given = {name: value for name, value in values.items() if value is not None}  # a data set's table has all names in each row
+    return Chat(place, prompt + messages, len(prompt), _tools_of(row.get("tools"), place), given)
+
+
+def _messages_of(value: Any, place: str) -> list[Message]:
+    if isinstance(value, str):
+        raise DataError(f"{place} is a text; expected a list of messages. `trireme tokenize` reads texts")
+    if not isinstance(value, (list, tuple)) or not value:
+        raise DataError(f"{place} is {_kind(value)}; expected a list of messages")
+    return [_message_of(message, f"{place}[{number}]") for number, message in enumerate(value)]
+
+
+def _message_of(value: Any, place: str) -> Message:
+    if not isinstance(value, Mapping):
+        raise DataError(f'{place} is {_kind(value)}; expected {{"role": ..., "content": ...}}')
+    message = {name: part for name, part in value.items() if part is not None}  # as apply_chat_template drops them
+    if "role" not in message and "from" in message:
+        said_by = message.pop("from")
+        if said_by not in ROLES:
+            raise DataError(f'{place} is from {said_by!r}; expected one of {", ".join(ROLES)}. Others need "role" and "content"')
+        said = {"content": message.pop("value")} if "value" in message else {}
+        message = {"role": ROLES[said_by], **said, **message}
+    if not isinstance(message.get("role"), str):
+        raise DataError(f"{place} has {_names(message)}; expected a role, as user or assistant")
+    if message.get("weight", 1) != 1:
+        raise DataError(
+            f"{place} has weight {message['weight']!r}; every answer counts alike here. To predict the last alone, end the chat with it "
+            'and give answers="last" (--answers last), or a prompt and its completion'
+        )
+    if message.get("content") is not None:
+        _check_content(message["content"], place)
+    elif not (message["role"] == "assistant" and message.get("tool_calls")):
+        raise DataError(f"{place}, of role {message['role']}, has no content; expected a text")
+    return message
+
+
+def _check_content(content: Any, place: str) -> None:
+    if isinstance(content, str):
+        return
+    if not isinstance(content, (list, tuple)):
+        raise DataError(f'{place}: content is {_kind(content)}; expected a text, or a list of {{"type": "text", "text": ...}}')
+    for part in content:
+        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise DataError(f'{place}: content has a part {_kind(part)}; expected {{"type": "text", "text": ...}}: images and sounds are not read')
+
+
+def _tools_of(value: Any, place: str) -> Optional[list[Any]]:
+    try:
+        value = json.loads(value) if isinstance(value, str) and value.strip() else value
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: tools is a text that is not JSON: {error}; expected a list of JSON schemas") from error
+    if value and not (isinstance(value, (list, tuple)) and all(isinstance(tool, Mapping) for tool in value)):
+        raise DataError(f"{place}: tools is {_kind(value)}; expected a list of JSON schemas")
+    return list(value) if value else None  # some templates write about tools for an empty list too
+
+
+def _kind(value: Any) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
+
+
+def _names(row: Mapping[str, Any]) -> str:
+    return "the names " + ", ".join(map(repr, row)) if row else "no names"

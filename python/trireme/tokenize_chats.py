@@ -1,0 +1,137 @@
+"""Chats -> a set of tokens in which the assistant's alone are predicted.
+
+    rows --chat_rows--> messages --chat_answers--> text, characters of the answers --here--> ids, is_target --> token_set
+
+The whole chat becomes tokens at once, as it does when the model is used, and a token that holds any character of an
+answer is a target. The template writes what stands at the beginning (<s>); the tokenizer adds nothing.
+"""
+
+from __future__ import annotations
+
+import bisect
+import copy
+import os
+import warnings
+from typing import TYPE_CHECKING, Iterable, Iterator, Union
+
+from .chat_answers import ChatTemplate, Span
+from .chat_rows import Chat, Chats, read_chats
+from .errors import ConfigError, DataError
+from .parallelize import TESTED_TRANSFORMERS
+from .set_fingerprint import write_set_fingerprint
+from .token_set import SetReport, write_set
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+BATCH_CHARACTERS = 1 << 20  # the tokenizer takes so many at once, on all cores; an offset costs 100 bytes
+ANSWERS = ("all", "last")
+
+
+def tokenize_chats(
+    tokenizer: Union[str, os.PathLike, PreTrainedTokenizerBase],
+    chats: Chats,
+    prefix: Union[str, os.PathLike],
+    *,
+    answers: str = "all",
+    overwrite: bool = False,
+) -> SetReport:
+    """``trireme.tokenize_chats("Qwen/Qwen3-8B", "chats.jsonl", "/data/chats")``: a set for `trireme train --train_file /data/chats`.
+
+    tokenizer: of transformers, with a chat template; or a name or folder for AutoTokenizer.
+    chats: .jsonl files, or rows: a datasets.Dataset, a list, a generator. A row has messages, a prompt and its completion, or
+        ShareGPT's conversations (docs/data.md), and may have tools and chat_template_kwargs.
+    prefix: of the files PREFIX.bin, PREFIX.idx and PREFIX.set.json, which names the tokenizer.
+    answers: "all": every message of the assistant is predicted (of a row with a prompt, those of its completion); "last":
+        the last alone, and what follows it is left out.
+    overwrite: replaces a set of that name.
+
+    Each chat is a document. Raises ConfigError for a tokenizer without a chat template or without offsets, DataError for a
+    row that cannot be read, or whose answers its template does not let be found; nothing is left behind then.
+    """
+    if answers not in ANSWERS:
+        raise ConfigError(f"answers: got {answers!r}, expected one of {ANSWERS}")
+    loaded = load_tokenizer(tokenizer)
+    template = ChatTemplate(loaded)
+    rendered = (_Rendered(chat, *template.answers_of(chat, answers == "last")) for chat in read_chats(chats))
+    size = max(loaded.get_vocab().values()) + 1  # ids may have gaps
+    report = write_set(prefix, _documents(_with_whole_offsets(loaded), rendered), size, overwrite=overwrite)
+    write_set_fingerprint(prefix, loaded, report)
+    return report
+
+
+def load_tokenizer(tokenizer: Union[str, os.PathLike, PreTrainedTokenizerBase]) -> PreTrainedTokenizerBase:
+    import transformers
+
+    if not transformers.__version__.startswith(TESTED_TRANSFORMERS):
+        raise ConfigError(f"chats: got transformers {transformers.__version__}, expected {TESTED_TRANSFORMERS}x, by which chat templates are tested")
+    if not isinstance(tokenizer, (str, os.PathLike)):
+        return tokenizer
+    try:
+        return transformers.AutoTokenizer.from_pretrained(tokenizer)
+    except (OSError, ValueError, ImportError) as error:
+        raise ConfigError(f"chats: the tokenizer {tokenizer} cannot be loaded: {error}") from error
+
+
+class _Rendered:
+    def __init__(self, chat: Chat, text: str, answers: list[Span]):
+        self.place, self.text, self.answers = chat.place, text, answers
+
+
+def _with_whole_offsets(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """A copy whose offsets hold all characters of each token: byte-level post-processors cut spaces off, down to nothing."""
+    if not getattr(tokenizer, "is_fast", False):
+        raise ConfigError(
+            f"chats: {type(tokenizer).__name__} does not tell which characters a token is; expected a tokenizer with a tokenizer.json "
+            '(a "fast" one). Of others, make ids and is_target yourself and give them to trireme.write_set'
+        )
+    whole = copy.deepcopy(tokenizer)
+    whole.backend_tokenizer.post_processor = None  # what else it does, it does with special tokens, which are not asked for
+    return whole
+
+
+def _documents(tokenizer: PreTrainedTokenizerBase, rendered: Iterable[_Rendered]) -> Iterator[tuple[list[int], bytes]]:
+    first = True
+    for batch in _batches(rendered):
+        if first:
+            _warn_of_endless_answers(tokenizer, batch[0])
+            first = False
+        try:
+            encoded = tokenizer([chat.text for chat in batch], add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        except Exception as error:  # tokenizers raises Exception itself
+            raise DataError(f"{batch[0].place} to {batch[-1].place}: the tokenizer cannot read a chat: {error}") from error
+        for chat, ids, offsets in zip(batch, encoded["input_ids"], encoded["offset_mapping"]):
+            yield ids, targets_of(offsets, chat.answers)
+
+
+def _batches(rendered: Iterable[_Rendered]) -> Iterator[list[_Rendered]]:
+    batch: list[_Rendered] = []
+    characters = 0
+    for chat in rendered:
+        batch.append(chat)
+        characters += len(chat.text)
+        if characters >= BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def targets_of(offsets: list[Span], answers: list[Span]) -> bytes:
+    """A byte a token: 1 where it holds a character of an answer. Several tokens may be of one character, byte by byte."""
+    begins, ends = [begin for begin, _ in offsets], [end for _, end in offsets]
+    is_target = bytearray(len(offsets))
+    for begin, end in answers:
+        first, behind = bisect.bisect_right(ends, begin), bisect.bisect_left(begins, end)
+        is_target[first:behind] = b"\1" * (behind - first)
+    return bytes(is_target)
+
+
+def _warn_of_endless_answers(tokenizer: PreTrainedTokenizerBase, chat: _Rendered) -> None:
+    end = chat.text[: chat.answers[-1][1]].rstrip()
+    if not any(end.endswith(token) for token in tokenizer.get_added_vocab()):
+        warnings.warn(
+            f"{chat.place}: its last answer ends in {end[-20:]!r}, which is no special token: a model that is trained so is not taught to "
+            "stop. Does the chat template write one at an answer's end, and is it a token of this tokenizer?",
+            stacklevel=2,
+        )
