@@ -118,6 +118,7 @@ def main():
     write("dataset", "uint16", index_file([3, 0, 5], 8, 2, [0, 1, 2, 3]))
     write("dataset", "int32", index_file([4, 4], 4, 4, [0, 2]))
     write("dataset", "modes", index_file([1], 1, 1, [0, 1]) + b"\0")
+    write("dataset", "prompts", index_file([3, 2, 4, 1, 6], 8, 2, [0, 2, 4, 5]) + b"\1\0\1\0\0")
     names = ["config.json", "model.safetensors.index.json", "rank-00000.safetensors", "rank-00001.safetensors",
              "tokenizer.json", "trainer_state.json"]
     write("manifest", "two", {"format": 1, "step": 40, "ranks": 2,
@@ -130,6 +131,7 @@ def main():
                              "rng": {"seed": 42}, "ranks": 2, "loss": 2.5, "options": {"learning_rate": 1e-4},
                              "optimizer_steps": 4, "loss_scale": 1024.0, "loss_scale_clean_steps": 3})
     write("jsonl", "lines", '\ufeff{"text": "a\\n"}\n\n{"id": 1, "text": "\\u00e9"}\r\n{"text": ""}')
+    write("jsonl", "prompt", '{"prompt": "a", "completion": "\\u00e9"}\n{"completion": "", "prompt": ""}\n')
     write("jsonl", "chat", '{"messages": [{"role": "user", "content": "x"}]}\n')
     write("command_line", "train", "train\n--output_dir\n/tmp/x\n--max-seq-length=16k\n--learning_rate\n5e-5\n--bf16\n--packing\nb\n")
     write("command_line", "tokenize", "tokenize\n--input\na\nb\n--output_dir=c\n--seed\n-3\n--bf16\nfalse\n--help")

@@ -50,7 +50,8 @@ def write_documents(random, file):
     with open(file, "w") as out:
         for _ in range(400):
             words = random.choice([1, 3, 10, 30, 60, 120])
-            out.write(json.dumps({"text": " ".join(f"w{random.randrange(1000)}" for _ in range(words))}) + "\n")
+            text, prompt = (" ".join(f"w{random.randrange(1000)}" for _ in range(count)) for count in (words, random.choice([0, 0, 5, 40])))
+            out.write(json.dumps({"prompt": prompt, "completion": text} if prompt else {"text": text}) + "\n")
 
 
 def shared_by_ranks(random, heads, samples):
@@ -126,7 +127,7 @@ def attack(arena, random, verdict):
     samples, optimizer, norm = random.choice([2, 4, 6, 12]), random.choice(["adamw_torch", "sgd"]), random.choice([0, 0.1, 1])
     train = ["train", "--model_name_or_path", folder / "model", "--train_file", folder / "documents.jsonl",
              "--max_seq_length", random.choice([16, 61, 97, 128, 200, 256]),
-             "--packing", random.choice(["documents", "concat", "none"]), "--validation_split_percentage", random.choice([0, 5]),
+             "--packing", random.choice(["documents", "concat", "none", "best_fit"]), "--validation_split_percentage", random.choice([0, 5]),
              "--optim", optimizer, "--max_grad_norm", norm, "--learning_rate", "3e-3", "--seed", random.randrange(9),
              "--max_steps", STEPS, "--save_steps", SAVE_EVERY, "--report_to", "none", "--peak_tflops", "1",
              "--threads", "1", "--device", "cpu"]
