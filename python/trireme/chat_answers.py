@@ -21,13 +21,12 @@ from .errors import ConfigError, DataError
 
 Span = tuple[int, int]  # of characters: the first, and behind the last
 MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")  # as transformers looks for them
-GIVE_MARKS = (
+ADVICE_TO_GIVE_MARKS = (
     "give a template with {% generation %} marks around what the assistant writes, as "
     "trl.chat_template_utils.get_training_chat_template(tokenizer) does for many models (tokenizer.chat_template = ..., or "
     "--chat_template_path FILE)"
 )
-
-BEGIN_OTHERWISE = "; a chat that begins with the assistant has nothing to be asked by: begin it with a user's message, or leave it out"
+ADVICE_TO_BEGIN_OTHERWISE = "; a chat that begins with the assistant has nothing to be asked by: begin it with a user's message, or leave it out"
 
 
 class ChatTemplate:
@@ -58,7 +57,14 @@ class ChatTemplate:
         text, marked = self._render(chat, messages)
         before = messages[:first]
         if any(message["role"] == "assistant" for message in before):
-            marked = marked[len(self._render(chat, before)[1]) :]
+            text_before, marked_before = self._render(chat, before)
+            marked, passed = marked[len(marked_before) :], marked[: len(marked_before)]
+            if [text[slice(*span)] for span in passed] != [text_before[slice(*span)] for span in marked_before]:
+                raise DataError(
+                    f"{chat.place}: the chat template's {{% generation %}} marks of the chat before message {first} are not the first ones of "
+                    "the whole chat, so which are of the answers to predict is not to be found; give a template that marks an answer alike "
+                    "wherever it stands"
+                )
         answers = [(begin, end) for begin, end in marked if begin < end]
         if not answers:
             raise DataError(f"{chat.place}: the chat template's {{% generation %}} marks hold nothing of the answers to predict")
@@ -107,7 +113,7 @@ class ChatTemplate:
         except Exception as error:  # a template may raise anything
             raise DataError(
                 f"{chat.place}: the chat template cannot write its first {len(messages)} of {len(chat.messages)} messages"
-                f"{', with the generation prompt' * prompt}: {type(error).__name__}: {error}{BEGIN_OTHERWISE * (not messages)}"
+                f"{', with the generation prompt' * prompt}: {type(error).__name__}: {error}{ADVICE_TO_BEGIN_OTHERWISE * (not messages)}"
             ) from error
         return text, marks[0] if marks else []
 
@@ -132,5 +138,5 @@ def _where_they_differ(place: str, words: str, part: str, text: str, last_alone:
     instead = "" if last_alone else ', or predict the last answer alone by answers="last" (--answers last), with a row for each answer'
     return (
         f"{place}: the chat template writes the chat {words} otherwise than within the whole chat, so its answer is not to be found "
-        f"there: from character {begin} it is {part[begin : same + 40]!r}, and {text[begin : same + 40]!r} in the whole; {GIVE_MARKS}{instead}"
+        f"there: from character {begin} it is {part[begin : same + 40]!r}, and {text[begin : same + 40]!r} in the whole; {ADVICE_TO_GIVE_MARKS}{instead}"
     )

@@ -32,6 +32,13 @@ ROLES = {  # of ShareGPT
     "tool": "tool",
     "observation": "tool",
 }
+TRAINED = {  # by which trainers (of OpenAI, axolotl, ms-swift) leave a message out, and the value that does not
+    "weight": True,
+    "train": True,
+    "loss": True,
+    "loss_mask": True,
+    "masked": False,
+}
 EXPECTED = (
     'expected {"messages": [{"role", "content"}, ...]}, {"prompt": [messages], "completion": [messages]}, '
     'or {"conversations": [{"from", "value"}, ...]}'
@@ -87,13 +94,17 @@ def _row_of_line(line: bytes, place: str) -> Any:
 def _chat_of(row: Any, place: str) -> Chat:
     if not isinstance(row, Mapping):
         raise DataError(f"{place}: got {_kind(row)}; {EXPECTED}")
+    try:
+        row = _without_nulls(row)
+    except RecursionError as error:
+        raise DataError(f"{place}: its values are nested too deeply to be a chat") from error
     prompt: list[Message] = []
-    if row.get("messages") is not None:
+    if "messages" in row:
         messages = _messages_of(row["messages"], f"{place}: messages")
-    elif row.get("prompt") is not None and row.get("completion") is not None:
+    elif "prompt" in row and "completion" in row:
         prompt = _messages_of(row["prompt"], f"{place}: prompt")
         messages = _messages_of(row["completion"], f"{place}: completion")
-    elif row.get("conversations") is not None:
+    elif "conversations" in row:
         messages = _messages_of(row["conversations"], f"{place}: conversations")
         if row.get("system"):
             messages.insert(0, _message_of({"role": "system", "content": row["system"]}, f"{place}: system"))
@@ -102,8 +113,14 @@ def _chat_of(row: Any, place: str) -> Chat:
     values = row.get("chat_template_kwargs") or {}
     if not isinstance(values, Mapping):
         raise DataError(f"{place}: chat_template_kwargs is {_kind(values)}; expected an object of what the template reads")
-    given = {name: value for name, value in values.items() if value is not None}  # a data set's table has all names in each row
-    return Chat(place, prompt + messages, len(prompt), _tools_of(row.get("tools"), place), given)
+    return Chat(place, prompt + messages, len(prompt), _tools_of(row.get("tools"), place), values)
+
+
+def _without_nulls(value: Any) -> Any:
+    """As trl.trainer.utils.remove_none_values: a table's row has all names of all rows, at every depth, and null for what it lacks."""
+    if isinstance(value, Mapping):
+        return {name: _without_nulls(part) for name, part in value.items() if part is not None}
+    return [_without_nulls(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def _messages_of(value: Any, place: str) -> list[Message]:
@@ -117,7 +134,7 @@ def _messages_of(value: Any, place: str) -> list[Message]:
 def _message_of(value: Any, place: str) -> Message:
     if not isinstance(value, Mapping):
         raise DataError(f'{place} is {_kind(value)}; expected {{"role": ..., "content": ...}}')
-    message = {name: part for name, part in value.items() if part is not None}  # as apply_chat_template drops them
+    message = dict(value)
     if "role" not in message and "from" in message:
         said_by = message.pop("from")
         if said_by not in ROLES:
@@ -126,16 +143,22 @@ def _message_of(value: Any, place: str) -> Message:
         message = {"role": ROLES[said_by], **said, **message}
     if not isinstance(message.get("role"), str):
         raise DataError(f"{place} has {_names(message)}; expected a role, as user or assistant")
-    if message.get("weight", 1) != 1:
-        raise DataError(
-            f"{place} has weight {message['weight']!r}; every answer counts alike here. To predict the last alone, end the chat with it "
-            'and give answers="last" (--answers last), or a prompt and its completion'
-        )
-    if message.get("content") is not None:
+    if message["role"] == "assistant":
+        _refuse_left_out(message, place)
+    if "content" in message:
         _check_content(message["content"], place)
     elif not (message["role"] == "assistant" and message.get("tool_calls")):
         raise DataError(f"{place}, of role {message['role']}, has no content; expected a text")
     return message
+
+
+def _refuse_left_out(message: Message, place: str) -> None:
+    for name, trained in TRAINED.items():
+        if message.get(name, trained) != trained:  # 1 and 1.0 equal True
+            raise DataError(
+                f"{place} has {name} {message[name]!r}; every answer counts alike here. To predict the last alone, end the chat with it and "
+                f'give answers="last" (--answers last), or a prompt and its completion, and leave out each {name}'
+            )
 
 
 def _check_content(content: Any, place: str) -> None:

@@ -8,14 +8,15 @@ Exit codes are those of `trireme` (docs/launching.md): 78 the request is wrong, 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import signal
 import sys
-from typing import NoReturn, Optional, Sequence
+from typing import Iterator, NoReturn, Optional, Sequence
 
-from .errors import ConfigError, DataError
+from .errors import DATA_AT_FAULT, REQUEST_AT_FAULT, ConfigError, DataError
+from .set_files import prefix_of_set
 from .token_set import SetReport
 from .tokenize_chats import ANSWERS, load_tokenizer, tokenize_chats
-
-REQUEST_AT_FAULT, DATA_AT_FAULT = 78, 65
 
 
 class _Parser(argparse.ArgumentParser):
@@ -26,15 +27,32 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     try:
         flags = _parser().parse_args(arguments)
+        prefix = prefix_of_set(flags.output)
         tokenizer = load_tokenizer(flags.tokenizer)
         if flags.chat_template_path:
             tokenizer.chat_template = _text_of(flags.chat_template_path)
-        report = tokenize_chats(tokenizer, flags.input, flags.output, answers=flags.answers, overwrite=flags.overwrite)
+        with _sigterm_as_exit():
+            report = tokenize_chats(tokenizer, flags.input, prefix, answers=flags.answers, overwrite=flags.overwrite)
     except (ConfigError, DataError) as error:
         print(f"trireme.chats: {type(error).__name__}: {error}", file=sys.stderr)
         return REQUEST_AT_FAULT if isinstance(error, ConfigError) else DATA_AT_FAULT
-    print(_words_of(report, flags.output))
+    print(_words_of(report, prefix))
     return 0
+
+
+@contextlib.contextmanager
+def _sigterm_as_exit() -> Iterator[None]:
+    """SIGTERM alone would end the program with its unfinished files left, which `with` blocks remove."""
+
+    def leave(number: int, _: object) -> NoReturn:
+        signal.signal(number, signal.SIG_IGN)  # another must not cut the removal short
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -42,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m trireme.chats", allow_abbrev=False, description=purpose)
     parser.add_argument("--tokenizer", required=True, help="a folder or name for transformers.AutoTokenizer")
     parser.add_argument("--input", required=True, nargs="+", metavar="FILE", help=".jsonl files, a chat a line")
-    parser.add_argument("--output", required=True, metavar="PREFIX", help="PREFIX of the two files")
+    parser.add_argument("--output", required=True, metavar="PREFIX", help="PREFIX of the files PREFIX.bin, PREFIX.idx and PREFIX.set.json")
     parser.add_argument("--answers", choices=ANSWERS, default="all", help="which of the assistant's messages are predicted (all)")
     parser.add_argument("--chat_template_path", metavar="FILE", help="a chat template in place of the tokenizer's")
     parser.add_argument("--overwrite", action="store_true", help="replace a set of that name")

@@ -18,11 +18,10 @@ import weakref
 from typing import Any, Callable, Mapping, Optional, Union
 
 from .engine_process import EngineProcess
-from .errors import ConfigError, RunFailed
+from .errors import REQUEST_AT_FAULT, STOPPED, ConfigError, RunFailed
 from .metrics_file import MetricsFile, Record
 
 LOOK_SECONDS = 0.05  # between two looks at the metrics
-STOPPED, REQUEST_AT_FAULT = 75, 78  # docs/launching.md; a lost rank ends with 75 as well
 SAYS_STOPPED = "trireme: asked to stop"
 
 

@@ -1,5 +1,8 @@
 """What goes wrong by the caller's request. Failures of another rank are torch.distributed's DistBackendError."""
 
+# Exit codes of `trireme` and of python -m trireme.chats (docs/launching.md).
+DATA_AT_FAULT, STOPPED, REQUEST_AT_FAULT = 65, 75, 78  # a lost rank ends with 75 as well
+
 
 class ConfigError(ValueError):
     """A wrong request, or one that Trireme refuses; the message says what was got, expected, and what to do."""

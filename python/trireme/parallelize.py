@@ -28,10 +28,9 @@ from .model_calls import ModelCalls
 from .model_in_use import called_for, pretrained_model_in, vocabulary_of
 from .rotary import see_longest_position
 from .sequence_group import Group, SequenceGroup, sequence_group
+from .tested_transformers import refuse_untested_transformers
 from .token_mixing import refuse_own_positions, refuse_token_mixing
 from .whole_batches import WholeBatches
-
-TESTED_TRANSFORMERS = "5.23."
 
 
 @contextlib.contextmanager
@@ -56,13 +55,7 @@ def parallelize(
     that are checkpointed run again in it. Refused by name: models that mix tokens outside attention,
     soft-capped scores, attention dropout, layerdrop, NEFTune, caches, chunked and custom masks.
     """
-    import transformers
-
-    if not transformers.__version__.startswith(TESTED_TRANSFORMERS):
-        raise ConfigError(
-            f"trireme.parallelize: got transformers {transformers.__version__}, expected {TESTED_TRANSFORMERS}x, whose masks "
-            "and attention interface it reads; other versions are refused"
-        )
+    refuse_untested_transformers("trireme.parallelize", "whose masks and attention interface it reads; other versions are refused")
     target = pretrained_model_in(model, "trireme.parallelize")
     shared = sequence_group(group)
     if whole_batches and averaged_over == 1 and shared.size > 1:

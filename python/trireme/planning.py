@@ -12,8 +12,8 @@ import os
 import subprocess
 from typing import Any, Union
 
-from .engine import REQUEST_AT_FAULT, _words, engine_binary
-from .errors import ConfigError, RunFailed
+from .engine import _words, engine_binary
+from .errors import REQUEST_AT_FAULT, ConfigError, RunFailed
 
 FITS, NOTHING_FITS = 0, 1
 

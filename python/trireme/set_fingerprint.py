@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
 from .token_set import SetReport
 
@@ -16,7 +15,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def write_set_fingerprint(prefix: Union[str, os.PathLike], tokenizer: PreTrainedTokenizerBase, report: SetReport) -> None:
+def set_fingerprint(tokenizer: PreTrainedTokenizerBase, report: SetReport) -> str:
+    """The text of PREFIX.set.json for a set of this tokenizer's ids: its tokens' hash and number, and what the set holds."""
     tokens = sorted((number, token.encode()) for token, number in tokenizer.get_vocab().items())
     listed = b"".join(b"%d %d %s\n" % (number, len(token), token) for number, token in tokens)
     fingerprint = {
@@ -29,9 +29,4 @@ def write_set_fingerprint(prefix: Union[str, os.PathLike], tokenizer: PreTrained
         "documents": report.documents,
         "tokens": report.tokens,
     }
-    name = os.fspath(prefix)
-    name = name[:-4] if name.endswith((".bin", ".idx")) else name
-    partial = f"{name}.set.json.partial-{os.getpid()}"
-    with open(partial, "w", encoding="utf-8") as file:
-        file.write(json.dumps(fingerprint, indent=1) + "\n")
-    os.replace(partial, name + ".set.json")
+    return json.dumps(fingerprint, indent=1) + "\n"

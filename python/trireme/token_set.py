@@ -14,7 +14,7 @@ import dataclasses
 import itertools
 import os
 import struct
-from typing import Any, Iterable, Iterator, Optional, Sequence, Union
+from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, Union
 
 from .errors import ConfigError, DataError
 from .set_files import OutputFile, SetFiles
@@ -54,6 +54,17 @@ def write_set(prefix: Union[str, os.PathLike], documents: Iterable[Document], vo
     the set is there already, DataError for a document that cannot be written (by its number, from 0), a set without any,
     and a disk that fails.
     """
+    return write_documents(prefix, documents, vocab_size, overwrite)
+
+
+def write_documents(
+    prefix: Union[str, os.PathLike],
+    documents: Iterable[Document],
+    vocab_size: int,
+    overwrite: bool,
+    fingerprint_of: Optional[Callable[[SetReport], str]] = None,
+) -> SetReport:
+    """write_set, with a text for PREFIX.set.json that is asked for when all documents are written."""
     if isinstance(vocab_size, bool) or not isinstance(vocab_size, int) or not 0 < vocab_size <= 2**31:
         raise ConfigError(f"vocab_size: got {vocab_size!r}, expected the number of ids, 1 to {2**31}")
     files = SetFiles(prefix)
@@ -68,8 +79,9 @@ def write_set(prefix: Union[str, os.PathLike], documents: Iterable[Document], vo
                 f"{files.bin}: there is nothing to write: of {rows.left_out} documents none has a token to predict behind "
                 "its first; is the input empty, or is_target always 0?"
             )
-        files.finish(rows.index())
-    return SetReport(len(rows.first_sequences) - 1, rows.tokens, rows.targets, rows.longest, rows.left_out)
+        report = SetReport(len(rows.first_sequences) - 1, rows.tokens, rows.targets, rows.longest, rows.left_out)
+        files.finish(rows.index(), fingerprint_of(report) if fingerprint_of else None)
+    return report
 
 
 class _Rows:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import copy
+import functools
 import os
 import warnings
 from typing import TYPE_CHECKING, Iterable, Iterator, Union
@@ -17,9 +18,9 @@ from typing import TYPE_CHECKING, Iterable, Iterator, Union
 from .chat_answers import ChatTemplate, Span
 from .chat_rows import Chat, Chats, read_chats
 from .errors import ConfigError, DataError
-from .parallelize import TESTED_TRANSFORMERS
-from .set_fingerprint import write_set_fingerprint
-from .token_set import SetReport, write_set
+from .set_fingerprint import set_fingerprint
+from .tested_transformers import refuse_untested_transformers
+from .token_set import SetReport, write_documents
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -55,16 +56,14 @@ def tokenize_chats(
     template = ChatTemplate(loaded)
     rendered = (_Rendered(chat, *template.answers_of(chat, answers == "last")) for chat in read_chats(chats))
     size = max(loaded.get_vocab().values()) + 1  # ids may have gaps
-    report = write_set(prefix, _documents(_with_whole_offsets(loaded), rendered), size, overwrite=overwrite)
-    write_set_fingerprint(prefix, loaded, report)
-    return report
+    documents = _documents(_with_whole_offsets(loaded), rendered)
+    return write_documents(prefix, documents, size, overwrite, functools.partial(set_fingerprint, loaded))
 
 
 def load_tokenizer(tokenizer: Union[str, os.PathLike, PreTrainedTokenizerBase]) -> PreTrainedTokenizerBase:
     import transformers
 
-    if not transformers.__version__.startswith(TESTED_TRANSFORMERS):
-        raise ConfigError(f"chats: got transformers {transformers.__version__}, expected {TESTED_TRANSFORMERS}x, by which chat templates are tested")
+    refuse_untested_transformers("chats", "by which chat templates are tested")
     if not isinstance(tokenizer, (str, os.PathLike)):
         return tokenizer
     try:

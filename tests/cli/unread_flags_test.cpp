@@ -154,6 +154,8 @@ TEST(UnreadFlags, of_other_commands_are_refused_too) {
       {run_validate, checked, {"--skip_one_rank", "--tolerance", "1e-3"}},
       {run_validate, checked, {"--initial_loss_scale", "8"}},
       {run_eval, {"loss", "--model_name_or_path", "m", "--eval_file", "t"}, {"--recompute", "full"}},
+      {run_eval, {"answers", "--model_name_or_path", "m", "--eval_file", "t"}, {"--recompute", "full"}},
+      {run_eval, {"needles", "--model_name_or_path", "m", "--haystack", "t"}, {"--keep_fraction", "0.5"}},
       {run_eval, {"loss", "--model_name_or_path", "m", "--eval_file", text}, {"--text_field", "body"}},
       {run_verify,
        {"--model", "m", "--reference", "r"},

@@ -30,6 +30,13 @@ TEST(BestFit, packs_the_example_of_its_page) {
   EXPECT_EQ(packed.first_items, (std::vector<int64_t>{0, 2, 3, 5}));
 }
 
+// A resumed run takes the rows of the run that it goes on from.
+TEST(BestFit, ties_are_packed_as_in_the_first_version) {
+  const BestFit packed = best_fit({5, 3, 3, 8, 2, 2, 6, 1, 4, 4, 7, 1, 3}, 8);
+  EXPECT_EQ(packed.items, (std::vector<int64_t>{0, 1, 2, 4, 12, 3, 5, 6, 7, 10, 8, 9, 11}));
+  EXPECT_EQ(packed.first_items, (std::vector<int64_t>{0, 2, 5, 6, 8, 10, 12, 13}));
+}
+
 TEST(BestFit, every_item_is_in_one_row_with_room_for_it_and_rows_are_as_few_as_the_plain_algorithms) {
   std::mt19937 random(7);
   for (const int64_t room : {1, 2, 7, 100, 4096}) {

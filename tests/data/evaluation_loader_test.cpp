@@ -106,6 +106,18 @@ TEST(HeldOutSplit, cuts_between_documents_and_loses_nothing) {
   EXPECT_EQ(split_held_out(*one.set, 0.1).train.end, 900);  // one document
 }
 
+TEST(HeldOutSplit, leaves_an_answer_with_its_prompt_where_there_is_another_document) {
+  const NumberedSet contracts({500, 500, 500}, {490, 490, 490});
+  for (const double fraction : {0.001, 0.01, 0.3, 0.6, 0.999}) {
+    const HeldOutSplit split = split_held_out(*contracts.set, fraction);
+    EXPECT_EQ(split.train.end % 500, 0) << fraction;
+    EXPECT_GT(split.train.size(), 0);
+    EXPECT_GT(split.held_out.size(), 0);
+  }
+  const NumberedSet one({500}, {490});
+  EXPECT_EQ(split_held_out(*one.set, 0.1).train.end, 450);
+}
+
 TEST(HeldOutSplit, cuts_inside_a_document_where_its_borders_are_far) {
   const NumberedSet books({600, 600, 600});
   EXPECT_EQ(split_held_out(*books.set, 0.01).held_out.size(), 18);

@@ -110,6 +110,17 @@ TEST(IndexedDataset, a_prompt_is_a_sequence_of_its_document_whose_mode_says_so) 
     EXPECT_EQ(set.prompts().tokens_in({token, token + 1}), prompt) << token;
 }
 
+TEST(IndexedDataset, modes_of_many_sequences_are_their_own) {
+  constexpr int64_t kDocumentsWritten = 20'000;
+  const TemporaryFolder folder;
+  IndexedDatasetWriter writer(folder / "set", 300);
+  for (int64_t i = 0; i < kDocumentsWritten; ++i) writer.add_document(std::vector<int32_t>{1, 2, 3}, i % 3);
+  writer.finish();
+  const IndexedDataset set(folder / "set");
+  for (int64_t i = 0; i < kDocumentsWritten; ++i)
+    ASSERT_EQ(set.prompts().tokens_in({3 * i, 3 * i + 3}), i % 3) << i;
+}
+
 TEST(IndexedDataset, a_mode_that_is_none_is_named) {
   const TemporaryFolder folder;
   write_three_documents(folder / "set", 300);

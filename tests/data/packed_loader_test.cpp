@@ -180,7 +180,7 @@ TEST_F(PackedLoaderTest, an_epoch_whose_windows_do_not_fill_steps_runs_on_into_t
 }
 
 TEST_F(PackedLoaderTest, a_restored_loader_goes_on_exactly) {
-  for (const Packing packing : {Packing::concat, Packing::documents, Packing::none}) {
+  for (const Packing packing : {Packing::concat, Packing::documents, Packing::none, Packing::best_fit}) {
     for (const bool masked : {false, true}) {
       LoaderOptions o = options(10, 1, 7, packing);
       if (masked) {

@@ -310,6 +310,26 @@ TEST_F(PackingTest, masked_tokens_are_their_own_targets_and_the_others_stay_as_t
   }
 }
 
+// At this rate most rows draw no token.
+TEST_F(PackingTest, every_row_of_masked_tokens_has_a_target_and_rarely_more_than_it_draws) {
+  for (const Packing packing : {Packing::documents, Packing::best_fit}) {
+    LoaderOptions o = options(packing, 24);
+    o.masked_tokens = masks();
+    o.masked_tokens->probability = 0.01;
+    const RowReader reader(set_.set, whole_set(*set_.set), o);
+    int64_t targets = 0, rows = 0;
+    for (int64_t epoch = 0; epoch < 50; ++epoch) {
+      for (int64_t row = 0; row < reader.rows(); ++row, ++rows) {
+        const auto of_row = reader.read({{row, epoch}}).targets.ne(kIgnoredLabel).sum().item<int64_t>();
+        EXPECT_GE(of_row, 1) << name_of(packing) << " row " << row;
+        targets += of_row;
+      }
+    }
+    // Of those that draw one in 24 at a hundredth, one in eight has a second.
+    EXPECT_LT(static_cast<double>(targets), 1.06 * static_cast<double>(rows));
+  }
+}
+
 TEST_F(PackingTest, a_set_shorter_than_one_window_says_what_is_there_and_what_is_needed) {
   const int64_t N = set_.tokens();
   EXPECT_EQ(RowReader(set_.set, whole_set(*set_.set), options(Packing::documents, N - 1)).rows(), 1);

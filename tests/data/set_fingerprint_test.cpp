@@ -1,6 +1,8 @@
 // A set remembers its tokenizer's vocabulary; a model with another one does not read it.
 #include "trireme/data/set_fingerprint.h"
 
+#include <map>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -59,6 +61,19 @@ TEST_F(SetFingerprint, another_vocabulary_of_the_same_size_is_refused_by_name) {
   Json unigram = gpt2();
   unigram["model"]["vocab"] = Json::array();
   EXPECT_THAT(check_with(unigram), HasSubstr("mean other tokens"));
+}
+
+// Unigram: a list of tokens and their scores, by id.
+TEST_F(SetFingerprint, a_list_of_tokens_is_a_vocabulary_too) {
+  Json unigram = gpt2();
+  std::map<int64_t, std::string> by_id;
+  for (const auto& [token, id] : unigram["model"]["vocab"].items()) by_id[id.get<int64_t>()] = token;
+  ASSERT_EQ(by_id.rbegin()->first + 1, std::ssize(by_id));
+  unigram["model"]["vocab"] = Json::array();
+  for (const auto& [id, token] : by_id) unigram["model"]["vocab"].push_back({token, -1.5});
+  EXPECT_EQ(check_with(unigram), "no error");
+  std::swap(unigram["model"]["vocab"][40], unigram["model"]["vocab"][41]);
+  EXPECT_THAT(check_with(unigram), HasSubstr("mean other tokens (id 40 is"));
 }
 
 Json with_added(Json tokenizer, int64_t id, const char* token) {

@@ -236,10 +236,12 @@ TEST(TextSource, a_prompt_and_its_completion_are_one_document_that_knows_where_t
                                  "{\"text\": \"whole\"}\n"
                                  "{\"prompt\": \"\", \"completion\": \"\"}\n"
                                  "{\"prompt\": \"\xff\", \"completion\": \"c\"}\n"
-                                 "{\"prompt\": \"of no use\", \"text\": \"plain\"}\n");
+                                 "{\"prompt\": \"of no use\", \"text\": \"plain\"}\n"
+                                 "{\"text\": \"t\", \"prompt\": null, \"completion\": null}\n"
+                                 "{\"text\": null, \"prompt\": \"p\", \"completion\": \"q\"}\n");
   TextSource source({file}, "text");
   const std::vector<std::pair<std::string, int64_t>> expected{
-      {"Who? I.", 4}, {"whole", 0}, {"\xef\xbf\xbd\x63", 3}, {"plain", 0}};
+      {"Who? I.", 4}, {"whole", 0}, {"\xef\xbf\xbd\x63", 3}, {"plain", 0}, {"t", 0}, {"pq", 1}};
   for (const auto& [text, prompt_bytes] : expected) {
     const auto document = source.next();
     ASSERT_TRUE(document);
@@ -249,7 +251,9 @@ TEST(TextSource, a_prompt_and_its_completion_are_one_document_that_knows_where_t
   EXPECT_FALSE(source.next());
   EXPECT_EQ(source.counts().empty_documents, 1);
   TextSource completions({file}, "completion", "--text_field", OnBadRecord::skip);
-  EXPECT_THAT(texts(completions), ElementsAre(" I.", "c")) << "a named field is the whole text";
+  EXPECT_THAT(texts(completions), ElementsAre(" I.", "c", "q")) << "a named field is the whole text";
+  TextSource prompts({file}, "prompt", "--text_field", OnBadRecord::skip);
+  EXPECT_EQ(texts(prompts).front(), "Who?");
 }
 
 TEST(TextSource, a_line_that_may_mean_two_texts_and_messages_are_refused_with_what_to_do) {
@@ -262,7 +266,8 @@ TEST(TextSource, a_line_that_may_mean_two_texts_and_messages_are_refused_with_wh
               AllOf(HasSubstr("in.jsonl:1"), HasSubstr("which are meant?")));
   EXPECT_THAT(refused(R"({"prompt": [{"role": "user"}], "completion": []})"),
               AllOf(HasSubstr("\"prompt\" is a list of messages"), HasSubstr("python -m trireme.chats")));
-  EXPECT_THAT(refused(R"({"messages": []})"), HasSubstr("python -m trireme.chats"));
+  for (const char* chat : {R"({"messages": []})", R"({"conversations": [], "text": null})"})
+    EXPECT_THAT(refused(chat), HasSubstr("python -m trireme.chats"));
   EXPECT_THAT(refused(R"({"prompt": "b", "completion": 3})"), HasSubstr("\"completion\" is number"));
   EXPECT_THAT(refused(R"({"prompt": "b"})"), HasSubstr("give a \"prompt\" and its \"completion\""));
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <tuple>
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -103,39 +104,62 @@ int64_t bytes_of_token(const Tokenizer& tokenizer, int64_t id) {
   return std::ranges::count_if(token, [](char byte) { return (byte & 0xc0) != 0x80; });
 }
 
+// With a tokenizer that puts nothing before a text, one that puts <|begin_of_text|> there, and a text that has
+// it already, as a chat template writes it.
 TEST_F(TokenizeCorpus, a_token_with_a_byte_of_the_completion_is_predicted_wherever_the_prompt_ends) {
-  const Tokenizer tokenizer =
-      Tokenizer::load(testing::source_folder() / "tests/tokenizer/fixtures/qwen_tokenizer.json");
   const std::string text = "int main() { return the_number; }\n// the next of the functions\n";
-  std::string lines;
-  for (size_t split = 0; split <= text.size(); ++split)
-    lines += Json{{"prompt", text.substr(0, split)}, {"completion", text.substr(split)}}.dump() + "\n";
-  const auto file = folder_.write("in.jsonl", lines);
-  const CorpusReport report = tokenize_corpus(tokenizer, {file}, folder_ / "set", {});
-  const IndexedDataset set(folder_ / "set");
-  ASSERT_EQ(set.documents(), std::ssize(text) + 1);
-  EXPECT_EQ(set.prompts().tokens_in({0, set.tokens()}), report.prompt_tokens);
-  const std::vector<int32_t> whole = tokenizer.encode(text);
-  int64_t exact = 0, prompts = 0;
-  for (int64_t split = 0; split <= std::ssize(text); ++split) {
-    const int64_t begin = set.document_begin(split), end = set.document_begin(split + 1);
-    std::vector<int64_t> ids(static_cast<size_t>(end - begin));
-    set.read(begin, end - begin, ids.data());
-    ASSERT_EQ(ids.back(), tokenizer.end_of_text_id());
-    ids.pop_back();
-    EXPECT_TRUE(std::ranges::equal(ids, whole)) << "the text is tokenized as one";
-    const int64_t prompt = set.prompts().tokens_in({begin, end});
-    if (prompt > 0) ++prompts;
-    EXPECT_EQ(set.prompts().tokens_in({begin, begin + prompt}), prompt) << "the prompt comes first";
-    int64_t bytes = 0;
-    for (int64_t t = 0; t < prompt; ++t) bytes += bytes_of_token(tokenizer, ids[static_cast<size_t>(t)]);
-    EXPECT_LE(bytes, split);
-    if (bytes == split) ++exact;
-    EXPECT_TRUE(bytes == split || !text.substr(0, static_cast<size_t>(split)).ends_with("}\n"));
+  for (const auto& [fixture, begin, written] : std::vector<std::tuple<std::string, int64_t, std::string>>{
+           {"qwen", 0, ""}, {"llama3", 1, ""}, {"llama3", 1, "<|begin_of_text|>"}}) {
+    const Tokenizer tokenizer = Tokenizer::load(testing::source_folder() / "tests/tokenizer/fixtures" /
+                                                (fixture + "_tokenizer.json"));
+    ASSERT_EQ(std::ssize(tokenizer.begin_of_text()), begin);
+    std::string lines;
+    for (size_t split = 0; split <= text.size(); ++split)
+      lines +=
+          Json{{"prompt", written + text.substr(0, split)}, {"completion", text.substr(split)}}.dump() + "\n";
+    const auto file = folder_.write("in.jsonl", lines);
+    const CorpusReport report = tokenize_corpus(tokenizer, {file}, folder_ / "set", {});
+    EXPECT_EQ(report.begun_documents, written.empty() ? 0 : report.documents);
+    const IndexedDataset set(folder_ / "set");
+    ASSERT_EQ(set.documents(), std::ssize(text) + 1);
+    EXPECT_EQ(set.prompts().tokens_in({0, set.tokens()}), report.prompt_tokens);
+    const std::vector<int32_t> whole = tokenizer.encode(text);
+    int64_t exact = 0, prompts = 0;
+    for (int64_t split = 0; split <= std::ssize(text); ++split) {
+      const int64_t first = set.document_begin(split), end = set.document_begin(split + 1);
+      std::vector<int64_t> ids(static_cast<size_t>(end - first));
+      set.read(first, end - first, ids.data());
+      ASSERT_EQ(ids.back(), tokenizer.end_of_text_id());
+      ids.pop_back();
+      EXPECT_TRUE(std::ranges::equal(ids, whole)) << "the text is tokenized as one";
+      const int64_t prompt = set.prompts().tokens_in({first, end});
+      if (prompt > 0) ++prompts;
+      EXPECT_EQ(set.prompts().tokens_in({first, first + prompt}), prompt) << "the prompt comes first";
+      EXPECT_TRUE(prompt >= begin || (split == 0 && written.empty())) << "the beginning is predicted";
+      int64_t bytes = 0;
+      for (int64_t t = begin; t < prompt; ++t)
+        bytes += bytes_of_token(tokenizer, ids[static_cast<size_t>(t)]);
+      EXPECT_LE(bytes, split);
+      if (bytes == split) ++exact;
+      EXPECT_TRUE(bytes == split || !text.substr(0, static_cast<size_t>(split)).ends_with("}\n"));
+    }
+    EXPECT_EQ(report.prompts, prompts);
+    EXPECT_GE(exact, std::ssize(whole) / 2) << "where a token ends, the prompt mostly ends with it";
+    EXPECT_LT(exact, std::ssize(text)) << "no prompt ends within a token";
   }
-  EXPECT_EQ(report.prompts, prompts);
-  EXPECT_GE(exact, std::ssize(whole) / 2) << "where a token ends, the prompt mostly ends with it";
-  EXPECT_LT(exact, std::ssize(text)) << "no prompt ends within a token";
+}
+
+TEST_F(TokenizeCorpus, a_text_has_no_prompt_and_the_end_after_an_empty_completion_is_predicted) {
+  for (const char* fixture : {"qwen", "llama3", "mistral"}) {
+    const Tokenizer tokenizer = Tokenizer::load(testing::source_folder() / "tests/tokenizer/fixtures" /
+                                                cat(fixture, "_tokenizer.json"));
+    const auto text = folder_.write("text.jsonl", R"({"text": "the end"})");
+    EXPECT_EQ(tokenize_corpus(tokenizer, {text}, folder_ / "set", {}).prompts, 0) << fixture;
+    EXPECT_TRUE(IndexedDataset(folder_ / "set").prompts().empty()) << fixture;
+    const auto asked = folder_.write("asked.jsonl", R"({"prompt": "the end", "completion": ""})");
+    const CorpusReport report = tokenize_corpus(tokenizer, {asked}, folder_ / "set", {});
+    EXPECT_EQ(report.prompt_tokens, report.tokens - 1) << fixture;
+  }
 }
 
 TEST_F(TokenizeCorpus, failures_leave_nothing_behind) {

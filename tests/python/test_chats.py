@@ -3,11 +3,15 @@
 Judged by what was said and by bytes of tokens, by transformers' own masks, and by templates that TRL marked by hand.
 """
 
+import hashlib
 import importlib.util
 import json
+import os
 import pathlib
 import random
 import re
+import resource
+import signal
 import subprocess
 import sys
 
@@ -207,6 +211,22 @@ def test_marks_are_taken_as_they_are(tmp_path):
     assert predicted_text(tokenizer, *got) == ["  Yes</s>  ", "  No</s>  "]
 
 
+def test_a_prompts_marks_are_as_many_as_the_template_makes(tmp_path):
+    tokenizer, chat = TOKENIZERS["byte-level"], chat_of("Hi", "Hello", "Bye", "See you", "What?", "No")
+    twice = marked(CHATML.replace("({{ m.content + '<|im_end|>' }})", "({{ m.content }}){{ ' ' }}({{ '<|im_end|>' }})"))
+    (got,) = tokenized(tmp_path, tokenizer, twice, [{"prompt": chat[:3], "completion": chat[3:]}])
+    assert predicted_text(tokenizer, *got) == ["See you", "<|im_end|>", "No", "<|im_end|>"]
+
+
+def test_a_prompts_marks_that_are_others_in_the_whole_chat_are_refused(tmp_path):
+    """The answers among the last four messages alone are marked: as many as the prompt's, were they counted."""
+    tokenizer, chat = TOKENIZERS["byte-level"], chat_of("Hi", "Hello", "Bye", "See you", "What?", "No")
+    template = marked(CHATML).replace("m.role == 'assistant'", "m.role == 'assistant' and loop.revindex <= 4", 1)
+    with pytest.raises(trireme.DataError, match=r"row 1: .*generation %} marks of the chat before message 3 are not the first ones"):
+        tokenized(tmp_path, tokenizer, template, [GOOD, {"prompt": chat[:3], "completion": chat[3:]}])
+    assert files_in(tmp_path) == {}
+
+
 @pytest.mark.parametrize("name", TOKENIZERS)
 @pytest.mark.parametrize("style", TEMPLATES)
 def test_the_ids_are_those_of_the_chat_in_use_with_its_beginning_once(tmp_path, name, style):
@@ -307,6 +327,37 @@ def test_tools_and_calls_reach_the_template(tmp_path):
         assert tokenizer.decode(got[0]).startswith("True<|im_start|>")
 
 
+def test_what_a_tables_row_lacks_is_not_written_as_null(tmp_path):
+    """Arrow gives each row the names of all, at every depth."""
+    from datasets import Dataset
+
+    def row(name, *arguments):
+        properties = {argument: {"type": "string", "description": argument} for argument in arguments}
+        tool = {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": properties, "required": [*arguments]}}}
+        call = {"type": "function", "function": {"name": name, "arguments": {argument: "Rome" for argument in arguments}}}
+        chat = [chat_of("Hi")[0], {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "thanks"}, {"role": "assistant", "content": "Bye"}]
+        return {"messages": chat, "tools": [tool], "chat_template_kwargs": {"given": {argument: 1 for argument in arguments}}}
+
+    tokenizer, rows = TOKENIZERS["byte-level"], [row("weather", "city"), row("sum", "a", "b")]
+    template = "{{ given | tojson }}" + (TRL_TEMPLATES / "qwen3_instruct_2507.jinja").read_text()
+    table = Dataset.from_list(rows)
+    assert table[0]["messages"][1]["tool_calls"][0]["function"]["arguments"] == {"city": "Rome", "a": None, "b": None}
+    expected = tokenized(tmp_path, tokenizer, template, rows)
+    assert '{"name": "weather", "arguments": {"city": "Rome"}}' in predicted_text(tokenizer, *expected[0])[0]
+    assert tokenizer.decode(expected[0][0]).startswith('{"city": 1}')
+    assert tokenized(tmp_path, tokenizer, template, table) == expected
+
+
+def test_what_a_row_gives_the_template_is_told_as_by_apply_chat_template(tmp_path):
+    tokenizer, template = TOKENIZERS["byte-level"], "{{ mood is defined }}" + plain(LLAMA3)
+    given = [{"mood": None}, {"mood": "good"}, {"bos_token": "<|im_start|>"}]
+    rows = [{"messages": chat_of("Hi", "Hello"), "chat_template_kwargs": values} for values in given]
+    got = tokenized(tmp_path, tokenizer, template, rows)
+    for values, (ids, _) in zip([{}, *given[1:]], got):
+        assert ids == tokenizer.apply_chat_template(chat_of("Hi", "Hello"), **values)["input_ids"]
+    assert [tokenizer.decode(ids)[:5] for ids, _ in got] == ["False", "True<", "False"]
+
+
 def test_content_in_parts_is_taken_where_the_template_takes_it(tmp_path):
     tokenizer = TOKENIZERS["byte-level"]
     chat = chat_of("Hi", "Hello")
@@ -330,6 +381,72 @@ def test_a_chat_may_be_longer_than_a_batch(tmp_path, monkeypatch):
     for characters in (1, 150):
         monkeypatch.setattr(sys.modules["trireme.tokenize_chats"], "BATCH_CHARACTERS", characters)
         assert tokenized(tmp_path, tokenizer, plain(CHATML), iter(rows)) == expected
+
+
+def with_a_gap():
+    """The id of "Q" is 1000, behind all others."""
+    described = json.loads(byte_level().backend_tokenizer.to_str())
+    described["model"]["vocab"]["Q"] = 1000
+    return of_transformers(tokenizers.Tokenizer.from_str(json.dumps(described)))
+
+
+def test_ids_may_have_gaps(tmp_path):
+    tokenizer = with_a_gap()
+    ((ids, is_target),) = tokenized(tmp_path, tokenizer, plain(CHATML), [{"messages": chat_of("Hi", "Q")}])
+    assert (1000, True) in zip(ids, is_target) and len(tokenizer.get_vocab()) < 1000
+
+
+@pytest.mark.parametrize("make", [byte_level, with_a_gap])
+def test_the_fingerprint_is_of_the_tokenizer_and_the_set(tmp_path, make):
+    tokenizer, rows = make(), [GOOD, {"messages": chat_of("Bye", "See you", "What?", "No")}]
+    tokenizer.name_or_path = "some/model"
+    documents = tokenized(tmp_path, tokenizer, plain(CHATML), rows)
+    vocabulary = sorted((number, token.encode()) for token, number in tokenizer.get_vocab().items())
+    lines = b"".join(str(number).encode() + b" " + str(len(token)).encode() + b" " + token + b"\n" for number, token in vocabulary)
+    assert json.loads((tmp_path / "set.set.json").read_text()) == {
+        "format": 1, "tokenizer": "some/model", "tokenizer_sha256": "", "vocabulary_sha256": hashlib.sha256(lines).hexdigest(), "vocabulary": len(vocabulary),
+        "end_of_text_appended": False, "documents": 2, "tokens": sum(len(ids) for ids, _ in documents),
+    }  # fmt: skip
+
+
+def test_a_disk_without_room_for_the_fingerprint_is_named_and_nothing_is_left(tmp_path):
+    tokenizer = byte_level()
+    tokenized(tmp_path, tokenizer, plain(CHATML), [{"messages": chat_of("Bye", "See you")}])
+    before = files_in(tmp_path)
+    assert len(before["set.set.json"]) > 200 > max(len(before["set.bin"]), len(before["set.idx"]))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, hard))
+    try:
+        with pytest.raises(trireme.DataError, match=r"set\.set\.json: cannot be written: File too large"):
+            tokenized(tmp_path, tokenizer, plain(CHATML), [GOOD])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert files_in(tmp_path) == before
+
+
+@pytest.mark.parametrize("fails", [None, "set.bin", "set.set.json", "set.idx"])
+def test_an_index_never_lies_beside_another_sets_tokens_or_fingerprint(tmp_path, monkeypatch, fails):
+    tokenizer, seen, replace = byte_level(), [], os.replace
+    tokenized(tmp_path, tokenizer, plain(CHATML), [{"messages": chat_of("Bye", "See you")}])
+    old = files_in(tmp_path)
+
+    def watched(source, target):
+        if os.path.basename(target) == fails:
+            raise OSError(5, "Input/output error")
+        replace(source, target)
+        seen.append({name: data != old[name] for name, data in files_in(tmp_path).items() if "partial" not in name})
+
+    monkeypatch.setattr(os, "replace", watched)
+    if fails is None:
+        tokenized(tmp_path, tokenizer, plain(CHATML), [GOOD])
+        assert sorted(files_in(tmp_path)) == sorted(old)
+    else:
+        with pytest.raises(trireme.DataError, match="Input/output error"):
+            tokenized(tmp_path, tokenizer, plain(CHATML), [GOOD])
+        assert files_in(tmp_path) == {}
+    order = ["set.bin", "set.set.json", "set.idx"]
+    steps = order.index(fails) if fails else 3
+    assert seen == [dict.fromkeys(order[: step + 1], True) for step in range(steps)]
 
 
 def test_the_tokenizer_is_left_as_it_was(tmp_path):
@@ -379,6 +496,28 @@ def test_rows_that_are_refused_are_named_and_nothing_is_left(tmp_path, words):
     assert files_in(tmp_path) == {}
 
 
+def answer_with(**more):
+    return {"messages": [*chat_of("Hi"), {"role": "assistant", "content": "No", **more}]}
+
+
+@pytest.mark.parametrize("name, values", [("weight", [0, 0.5]), ("train", [False, 0, "false"]), ("loss", [0, False]), ("loss_mask", [0, [0]]), ("masked", [True, 1])])
+def test_an_answer_that_another_trainer_leaves_out_is_refused_by_name(tmp_path, name, values):
+    for value in values:
+        with pytest.raises(trireme.DataError, match=rf"row 1: messages\[1\] has {name} {re.escape(repr(value))}; .*leave out each {name}"):
+            tokenized(tmp_path, TOKENIZERS["byte-level"], plain(CHATML), [GOOD, answer_with(**{name: value})])
+    sharegpt = {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "No", name: values[0]}]}
+    with pytest.raises(trireme.DataError, match=rf"row 0: conversations\[1\] has {name}"):
+        tokenized(tmp_path, TOKENIZERS["byte-level"], plain(CHATML), [sharegpt])
+
+
+def test_what_says_that_an_answer_is_trained_passes(tmp_path):
+    said = [{"weight": 1, "train": True, "loss": 1, "loss_mask": 1, "masked": False}, {"weight": 1.0, "train": None, "loss": True, "masked": 0}, {}]
+    rows = [answer_with(**more) for more in said]
+    rows[0]["messages"][0] |= {"weight": 0, "train": False, "loss_mask": 0, "masked": True}  # a user's is not predicted anyway
+    got = tokenized(tmp_path, TOKENIZERS["byte-level"], plain(CHATML), rows)
+    assert got == [got[2]] * 3 and predicted_text(TOKENIZERS["byte-level"], *got[0]) == ["No<|im_end|>"]
+
+
 def test_marks_around_nothing_are_refused(tmp_path):
     never, empty = marked(CHATML).replace("m.role == 'assistant'", "m.role == 'model'"), plain(CHATML) + marked("({{ '' }})")
     for template in (never, empty):
@@ -388,7 +527,7 @@ def test_marks_around_nothing_are_refused(tmp_path):
 
 @pytest.mark.parametrize("line, words", [
     (b'{"messages": [', "b.jsonl:2: not JSON"), (b"[", "b.jsonl:2: not JSON.*to_json"), (b"\xff\xfe{}", "b.jsonl:2: not JSON: 'utf-8'"),
-    (b"[" * 100_000, "b.jsonl:2: not JSON"), (b"5", "b.jsonl:2: got 5 .int"),
+    (b"[" * 100_000, "b.jsonl:2: not JSON"), (b'{"messages": ' + b"[" * 900 + b"]" * 900 + b"}", "b.jsonl:2: .*nested too deeply"), (b"5", "b.jsonl:2: got 5 .int"),
 ])  # fmt: skip
 def test_a_line_that_is_no_chat_is_named(tmp_path, line, words):
     (tmp_path / "b.jsonl").write_bytes(json.dumps(GOOD).encode() + b"\n" + line + b"\n")
@@ -446,6 +585,10 @@ def folder(tmp_path):
     return tmp_path
 
 
+def files_in_set(folder):
+    return [path.name for path in folder.iterdir() if path.name.startswith("set.")]
+
+
 def test_the_command_writes_the_set_and_says_how_to_go_on(folder):
     words = ["--tokenizer", folder / "model", "--input", folder / "chats.jsonl", "--output", folder / "set"]
     done = subprocess.run([sys.executable, "-c", COMMAND, *map(str, words)], capture_output=True, text=True)
@@ -476,3 +619,37 @@ def test_the_command_ends_with_the_codes_of_the_program(folder, capsys):
     assert command(capsys, *given, folder / "chats.jsonl", "--overwrite", "--chat_template_path", folder / "marks.jinja", "--answers", "last")[0] == 0
     (document,) = read_set(folder / "set")[0]
     assert document[-2] == (TOKENIZERS["byte-level"].eos_token_id, True)
+
+
+@pytest.mark.parametrize("name", ["set", "set.bin", "set.idx"])
+def test_the_command_names_the_files_as_they_are(folder, capsys, name):
+    code, said, _ = command(capsys, "--tokenizer", folder / "model", "--input", folder / "chats.jsonl", "--output", folder / name)
+    assert code == 0 and said.startswith(f"wrote {folder}/set.bin and {folder}/set.idx\n") and f"--train_file {folder}/set --packing" in said
+    assert sorted(files_in_set(folder)) == ["set.bin", "set.idx", "set.set.json"]
+
+
+@pytest.mark.parametrize("words, predicted", [([], ["Hello<|im_end|>", "See you<|im_end|>"]), (["--answers", "last"], ["See you<|im_end|>"])])
+def test_the_command_predicts_the_answers_that_are_asked_for(folder, capsys, words, predicted):
+    (folder / "two.jsonl").write_text(json.dumps({"messages": chat_of("Hi", "Hello", "Bye", "See you")}))
+    assert command(capsys, "--tokenizer", folder / "model", "--input", folder / "two.jsonl", "--output", folder / "set", *words)[0] == 0
+    (document,) = read_set(folder / "set")[0]
+    assert predicted_text(TOKENIZERS["byte-level"], *zip(*document)) == predicted
+
+
+def test_a_command_that_is_terminated_leaves_nothing(folder, monkeypatch):
+    def terminated(*_):
+        assert [name.partition("-")[0] for name in files_in_set(folder)] == ["set.bin.partial"]
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def ignored(*_):
+        """So that this test lives where the command does not see to it."""
+
+    monkeypatch.setattr(sys.modules["trireme.tokenize_chats"], "targets_of", terminated)
+    before = signal.signal(signal.SIGTERM, ignored)
+    try:
+        with pytest.raises(SystemExit) as end:
+            trireme.chats.main(["--tokenizer", f"{folder}/model", "--input", f"{folder}/chats.jsonl", "--output", f"{folder}/set"])
+        assert end.value.code == 143 and signal.getsignal(signal.SIGTERM) is ignored
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert files_in_set(folder) == []

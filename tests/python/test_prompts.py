@@ -102,6 +102,68 @@ def test_a_step_of_all_samples_is_that_of_transformers(tuning, tmp_path, packing
         assert (gradient - parameter.grad).abs().max() <= 2e-4 * parameter.grad.abs().max(), name
 
 
+def answered(folder, *words, ranks=1):
+    launch = ["launch", "--nproc_per_node", ranks, "--"] if ranks > 1 else []
+    said = run(folder, *launch, "eval", "answers", "--model_name_or_path", "model", "--threads", 1, "--json", *words)
+    return json.loads("\n".join(line.removeprefix("[rank 0] ") for line in said.splitlines()))
+
+
+@pytest.mark.parametrize("words", [(), ("--packing", "none")])
+@pytest.mark.parametrize("sharing", [(), (1,), (2,)])
+def test_an_answer_is_exact_if_greedy_generation_writes_it(tuning, words, sharing):
+    folder, _ = tuning
+    model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
+    chance = random.Random(3)
+    documents, expected = [], {"documents": 0, "exact": 0, "target_tokens": 0, "right": 0}
+    for number in range(12):
+        prompt, count = [chance.randrange(256) for _ in range(chance.choice([3, 20, 50]))], chance.choice([1, 2, 9])
+        answer = model.generate(torch.tensor([prompt]), max_new_tokens=count, min_new_tokens=count, do_sample=False, pad_token_id=0, eos_token_id=None)
+        answer = answer[0, len(prompt) :].tolist()
+        if number % 3 == 2:  # not what it writes, in one token
+            wrong = chance.randrange(count)
+            answer[wrong] = (answer[wrong] + 1) % 256
+        with torch.no_grad():
+            likely = model(torch.tensor([prompt + answer])).logits.argmax(-1)[0, len(prompt) - 1 : -1].tolist()
+        documents.append((prompt + answer, [0] * len(prompt) + [1] * count))
+        expected["documents"] += 1
+        expected["exact"] += number % 3 != 2
+        expected["target_tokens"] += count
+        expected["right"] += sum(a == b for a, b in zip(answer, likely, strict=True))
+    trireme.write_set(folder / "greedy", documents, model.config.vocab_size, overwrite=True)
+    shared = ("--sp", *sharing) if sharing else ()
+    got = answered(folder, "--eval_file", "greedy", "--max_seq_length", 64, *words, *shared, ranks=2 if sharing else 1)
+    assert {name: got[name] for name in ("documents", "exact", "target_tokens")} == {name: expected[name] for name in ("documents", "exact", "target_tokens")}
+    assert got["token_accuracy"] == pytest.approx(expected["right"] / expected["target_tokens"])
+    assert sum(row["documents"] for row in got["by_length"]) == 12
+
+
+def test_answers_that_would_lose_their_prompts_are_refused(tuning):
+    folder, _ = tuning
+
+    def refused(code, *words):
+        return run(folder, "eval", "answers", "--model_name_or_path", "model", *words, code=code)
+
+    assert "the longest document has 93 tokens" in refused(78, "--eval_file", "qa", "--max_seq_length", 92)
+    assert "--packing documents cuts documents" in refused(78, "--eval_file", "qa", "--packing", "documents")
+    (folder / "plain.txt").write_text("Nothing is asked here.")
+    assert "has no prompts" in refused(65, "--eval_file", "plain.txt")
+
+
+def test_needles_are_asked_at_every_length_and_depth(tuning):
+    folder, _ = tuning
+    (folder / "hay.txt").write_text("Grass and straw. " * 30)
+    words = ["needles", "--model_name_or_path", "model", "--haystack", "hay.txt", "--lengths", "200,1k", "--depths", 3, "--samples", 2, "--json"]
+    found = json.loads(run(folder, "eval", *words))
+    assert [row["tokens"] for row in found] == [200, 1024]
+    for row in found:
+        assert [depth["depth"] for depth in row["by_depth"]] == [0, 0.5, 1]
+        assert row["documents"] == 6 and row["target_tokens"] == 6 * len(" 1234567")
+        assert all(depth["documents"] == 2 for depth in row["by_depth"])
+    assert json.loads(run(folder, "eval", *words)) == found
+    assert json.loads(run(folder, "eval", *words, "--seed", 1))[0]["loss"] != found[0]["loss"]
+    assert json.loads(run(folder, "eval", *words, "--distractors", 1))[0]["loss"] != found[0]["loss"]
+
+
 def test_a_run_says_where_answers_lose_their_prompts(tuning, tmp_path):
     folder, _ = tuning
 

@@ -55,6 +55,12 @@ def test_the_bytes_are_those_of_the_page(tmp_path):
     assert sorted(files_in(tmp_path)) == ["a.bin", "a.idx"]
 
 
+def test_the_report_is_of_all_documents(tmp_path):
+    """The longest first, and those that are left out in no other count."""
+    given = [[1, 2, 3, 4, 5], ([1, 2, 3, 4, 5, 6], [1, 0, 0, 0, 0, 0]), ([7, 8, 9], [0, 0, 1]), [7, 8], [1]]
+    assert trireme.write_set(tmp_path / "a", given, 100) == trireme.SetReport(3, 10, 4 + 1 + 1, 5, 2)
+
+
 def test_without_a_prompt_there_are_no_modes(tmp_path):
     trireme.write_set(tmp_path / "a", [([5, 6], [1, 1]), [7, 8]], 100)
     assert read_set(tmp_path / "a")[1] == {"code": 8, "sizes": (2, 2), "offsets": (0, 4), "documents": (0, 1, 2), "modes": b""}
@@ -205,7 +211,7 @@ def test_tokens_whose_index_cannot_be_put_in_place_are_removed(tmp_path, monkeyp
     assert files_in(tmp_path) == {}
 
 
-@pytest.mark.parametrize("vocab_size", [0, -1, 2**31 + 1, 1.5, True, None])
+@pytest.mark.parametrize("vocab_size", [0, -1, 2**31 + 1, 1.5, False, True, None])
 def test_a_vocabulary_that_is_none_is_refused(tmp_path, vocab_size):
     with pytest.raises(trireme.ConfigError, match="vocab_size: got"):
         trireme.write_set(tmp_path / "a", [[0, 0]], vocab_size)

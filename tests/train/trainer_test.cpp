@@ -167,7 +167,7 @@ struct Split {
 TEST(Trainer, packed_documents_over_ranks_have_the_losses_of_one_rank) {
   const TinyRun run(170);
   std::map<Packing, testing::StepLosses> losses;
-  for (const Packing packing : {Packing::concat, Packing::documents, Packing::none}) {
+  for (const Packing packing : {Packing::concat, Packing::documents, Packing::none, Packing::best_fit}) {
     TrainOptions options = run.options(std::string("one-") + name_of(packing));
     options.samples.packing = packing;
     options.engine.optimizer.kind =

@@ -27,7 +27,7 @@ const std::vector<Command>& commands() {
       {"tokenize", "turn text into a tokenized set (PREFIX.bin and PREFIX.idx)", run_tokenize},
       {"validate", "check a run before it begins: memory, loss, speed, ranks against one", run_validate},
       {"train", "train a model on long sequences, split over ranks", run_train},
-      {"eval", "held-out loss by position in the context", run_eval},
+      {"eval", "held-out loss by position, answers, needles in haystacks", run_eval},
       {"export", "turn a checkpoint into a Hugging Face model", run_export},
       {"verify", "compare loss, logits and every gradient with a reference file", run_verify},
       {"launch", "start ranks: trireme launch --nproc_per_node 2 -- train ...", run_launch},

@@ -1,4 +1,8 @@
-// `trireme eval loss`: held-out loss by position in the context.
+// `trireme eval`: evaluations of a model.
+//
+//   loss      held-out loss by position in the context
+//   answers   which answers of a set with prompts a model would write itself
+//   needles   a needle in a haystack, by length and depth
 #pragma once
 
 #include <cstdint>
@@ -6,36 +10,50 @@
 #include <string>
 #include <vector>
 
-#include "trireme/cli/process_options.h"
-#include "trireme/train/sample_options.h"
+#include "trireme/cli/evaluation.h"
 
 namespace trireme {
 
-// What an evaluation was asked, resolved; the degrees of `engine` need the world
-// (ProcessOptions::share_sequence).
-struct EvalOptions {
-  std::filesystem::path model_dir;
-  EngineOptions engine;
+// What the first two were asked, resolved.
+struct EvalOptions : EvaluationOptions {
   SampleOptions samples;
 };
 
-struct EvalFlags {
-  std::string model;
-  std::filesystem::path checkpoint;
+struct EvalFlags : EvaluationFlags {
   std::filesystem::path eval_file;
   double validation_split_percentage = 0;
   int64_t max_eval_samples = 0;
   int64_t buckets = 0;
-  bool json = false;
   SampleOptions samples;
-  EngineOptions engine = {.purpose = Purpose::evaluation};
-  ProcessOptions process;
 
   void declare(OptionList& list);
-  // After parse. Throws ConfigError.
   EvalOptions resolve(const RankIdentity& identity) const;
 };
 
+struct AnswersFlags : EvaluationFlags {
+  std::filesystem::path eval_file;
+  int64_t max_eval_samples = 0;
+  SampleOptions samples = {.packing = Packing::best_fit};
+
+  void declare(OptionList& list);
+  EvalOptions resolve(const RankIdentity& identity) const;
+};
+
+struct NeedlesFlags : EvaluationFlags {
+  std::filesystem::path haystack;
+  std::string lengths = "1k,4k";
+  int64_t depths = 5;
+  int64_t samples = 2;
+  int64_t distractors = 0;
+  int64_t seed = 0;
+
+  void declare(OptionList& list);
+  // Of `lengths`. Throws ConfigError.
+  std::vector<int64_t> lengths_in_tokens() const;
+};
+
 int run_eval(const std::vector<std::string>& arguments);
+int run_eval_answers(const std::vector<std::string>& arguments);
+int run_eval_needles(const std::vector<std::string>& arguments);
 
 }  // namespace trireme

@@ -12,7 +12,7 @@ const std::vector<ForeignProgram>& foreign_programs() {
        {
            {{"do_train"}, "trireme train always trains; leave it out"},
            {{"do_eval", "do_predict"},
-            "--eval_file or --validation_split_percentage makes train evaluate; trireme eval loss evaluates "
+            "--eval_file or --validation_split_percentage makes train evaluate; trireme eval evaluates "
             "alone"},
            {{"eval_strategy", "evaluation_strategy", "eval_on_start", "eval_delay"},
             "--eval_steps N evaluates after every N steps, 0 (the default) at the end; on --eval_file or on "

@@ -39,7 +39,7 @@ void print_report(const CorpusReport& report, const std::filesystem::path& outpu
   line("documents           ", format_count(report.documents));
   line("tokens              ", format_count(report.tokens));
   line("longest document    ", cat(format_count(report.longest_document_tokens), " tokens"));
-  for (const std::string& text : report.prompt_lines()) line("", text);
+  if (report.prompts > 0) line("prompts             ", report.prompts_text());
   line("text                ",
        cat(format_bytes(report.source.text_bytes), " in ", format_count(report.source.files), " files"));
   line("bytes a token       ",

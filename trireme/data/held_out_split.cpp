@@ -18,7 +18,9 @@ HeldOutSplit split_held_out(const IndexedDataset& dataset, double fraction) {
   const int64_t cut = before > 0 && (after == all || wanted - before <= after - wanted) ? before : after;
   const int64_t asked = all - wanted, held_out = all - cut;
   const bool near = asked <= 2 * held_out && held_out <= 2 * asked;
-  const int64_t begin = near ? cut : wanted;
+  // A prompt and its answer stay together wherever there is another document.
+  const bool whole_documents = !dataset.prompts().empty() && cut > 0 && cut < all;
+  const int64_t begin = near || whole_documents ? cut : wanted;
   return {{0, begin}, {begin, all}};
 }
 

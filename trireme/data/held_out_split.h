@@ -14,7 +14,7 @@ struct HeldOutSplit {
 TokenSpan whole_set(const IndexedDataset& dataset);
 // Holds out the last `fraction` of the tokens, above 0 and below 1. Cuts at the nearest document border that
 // leaves tokens on both sides, or inside a document where that border would hold out less than half or more
-// than twice of what is asked.
+// than twice of what is asked; a set with prompts at a border wherever it has one inside.
 HeldOutSplit split_held_out(const IndexedDataset& dataset, double fraction);
 
 }  // namespace trireme

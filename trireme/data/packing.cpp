@@ -162,7 +162,7 @@ PackedRow PackedRows::row_of_pieces(int64_t index) const {
   for (const TokenSpan& piece : row.pieces) borders.push_back(borders.back() + piece.size());
   for (int64_t border = borders.back() + 1; border <= sequence_tokens_; ++border) borders.push_back(border);
   row.documents.emplace(std::move(borders));
-  // Only a piece that fills its row may be cut, and the range's end cuts without a next token.
+  // Only a piece that fills its row may go on, if the range does: others need no look at the index.
   const int64_t end = row.pieces.back().end;
   row.goes_on = row.pieces.back().size() == sequence_tokens_ && end < range_.end &&
                 dataset_->document_begin(dataset_->document_of(end)) < end;
@@ -171,7 +171,6 @@ PackedRow PackedRows::row_of_pieces(int64_t index) const {
 
 void read_row(const IndexedDataset& dataset, const PackedRow& row, const TokenSpans& spans,
               int64_t vocab_size, int64_t pad, int64_t* tokens, int64_t* targets) {
-  const int64_t last_end = row.pieces.back().end;
   for (const TokenSpan& span : spans) {
     std::fill_n(tokens, span.size(), pad);
     std::fill_n(targets, span.size(), kIgnoredLabel);
@@ -179,7 +178,7 @@ void read_row(const IndexedDataset& dataset, const PackedRow& row, const TokenSp
       dataset.read(held.begin, held.size(), tokens + offset, vocab_size);
       // The last target may be another rank's first token. It is in the stream, so the shift needs no
       // exchange.
-      const bool has_next = !ends_piece || (held.end == last_end && row.goes_on);
+      const bool has_next = !ends_piece || row.goes_on;
       const TokenSpan next{held.begin + 1, held.end + (has_next ? 1 : 0)};
       dataset.read(next.begin, next.size(), targets + offset, vocab_size);
       dataset.prompts().ignore(next, targets + offset);

@@ -4,7 +4,7 @@
 //   stream       a a a a b b b b b b b c c d d d d d e      S = 6
 //
 //   concat       a a a a b b | b b b b b c | c d d d d d                 attention crosses documents
-//   documents    a a a a b b | b b b b b c | c d d d d d                 the same windows; attention stays
+//   documents    a a a a b b | b b b b b c | c d d d d d                 such windows; attention stays
 //                ~~~~~~~ ~~~   ~~~~~~~~~ ~   ~ ~~~~~~~~~                 within a document
 //   none         a a a a . . | b b b b b b | c c . . . . | d d d d d .   a document a row
 //   best_fit     a a a a c c | b b b b b b | d d d d d .                 whole documents, packed (best_fit.h)
@@ -13,8 +13,8 @@
 // row is cut into pieces of S. A token's target is the next token of its document, even in the next window or
 // piece. The last token of a document has no target (with concat, its target is the next document's first
 // token). Each padding token (.) is a document of one token, so that no other token attends to it, and has no
-// target. Tokens of prompts (prompts.h) are no targets either, and a window or piece without any target is in
-// no row.
+// target. Tokens of prompts (prompts.h) are no targets either. A piece without any target is in no row, nor is
+// such a window of a set with prompts.
 //
 // N tokens give W = (N - 1) / S whole windows, which leave a token for the last target. Tokens after the last
 // window are in no row. Nothing here is collective.
@@ -45,7 +45,8 @@ constexpr auto enum_names(Packing) {
 struct PackedRow {
   // Spans of the set's stream, one behind another, at most S tokens in all; padding follows.
   std::vector<TokenSpan> pieces;
-  bool goes_on = false;                // the next token of the stream is the last token's target
+  // The next token of the stream is the last token's target: of a row of one piece alone.
+  bool goes_on = false;
   std::optional<Documents> documents;  // of all S tokens; none with concat
 };
 

@@ -19,7 +19,7 @@ enum class SequenceMode : uint8_t { predicted = 0, prompt = 1 };
 
 class Prompts {
  public:
-  // Prompts come in the order of the stream.
+  // Prompts come in the order of the stream; those that touch become one span.
   void add(TokenSpan prompt);
   bool empty() const { return spans_.empty(); }
   // Prompts' tokens in this span of the stream.

@@ -29,15 +29,22 @@ std::string hex_sha256(std::string_view bytes) {
 
 using TokensById = std::map<int64_t, std::string>;  // id -> token
 
-// The same however the file writes its tokens. Empty for another kind than BPE.
+// The same however the file writes its tokens. Empty of a file that lists none.
 TokensById vocabulary_of(const std::string& text, const std::string& origin) {
   const Json json = parse_json(text, origin);
   TokensById tokens;
   const Json* model = find_field(json, "model", origin);
   const Json* listed = model == nullptr ? nullptr : find_field(*model, "vocab", origin + ": model");
-  if (listed == nullptr || !listed->is_object()) return {};
-  for (const auto& [token, id] : listed->items())
-    tokens[whole_number(id, {0, kLargestId}, cat(origin, ": the id of \"", quotation(token), "\""))] = token;
+  if (listed == nullptr || !listed->is_structured()) return {};
+  const bool is_unigram = listed->is_array();  // [[token, score], ...], by id
+  for (const auto& [key, value] : listed->items()) {
+    if (!is_unigram)
+      tokens[whole_number(value, {0, kLargestId}, cat(origin, ": the id of \"", quotation(key), "\""))] = key;
+    else if (value.is_array() && !value.empty() && value[0].is_string())
+      tokens[std::ssize(tokens)] = value[0].get<std::string>();
+    else
+      throw DataError(cat(origin, ": model: vocab: entry ", key, " is no token with a score"));
+  }
   if (const Json* added = find_field(json, "added_tokens", origin); added != nullptr && added->is_array())
     for (const Json& token : *added)
       tokens[whole_number(token, "id", {0, kLargestId}, origin)] = text_value(token, "content", origin);
@@ -134,8 +141,8 @@ void check_set_fingerprint(const fs::path& prefix, const fs::path& model_dir) {
   }
   throw ConfigError(cat(origin, ": the set was made with the tokenizer ", quotation(maker), " (", tokens,
                         " tokens); the ids of the model's, ", tokenizer.string(), " (", vocabulary.size(),
-                        " tokens), mean other tokens (", why,
-                        "): make the set anew from its text with trireme tokenize --tokenizer ",
+                        " tokens), mean other tokens (", why, "): make the set anew with ",
+                        made_with.empty() ? "python -m trireme.chats" : "trireme tokenize", " --tokenizer ",
                         model_dir.string(), ", or remove ", file.filename().string(), " if you know better"));
 }
 

@@ -207,8 +207,11 @@ std::optional<Document> TextSource::document_of(std::string& line) const {
   const bool wrong = !is_valid_utf8(line);
   if (wrong) line = with_replacements(line);
   Json json = parse_json(line, origin, limits);
-  const bool has_field = json.is_object() && json.contains(field_);
-  const bool has_prompt = json.is_object() && json.contains(kPrompt) && json.contains(kCompletion);
+  // Tables that become lines have null where a row has no such field.
+  const auto has = [&](const std::string& field) {
+    return json.is_object() && json.contains(field) && !json[field].is_null();
+  };
+  const bool has_field = has(field_), has_prompt = has(kPrompt) && has(kCompletion);
   if (has_field && has_prompt && field_ != kPrompt && field_ != kCompletion)
     throw DataError(cat(origin, ": has \"", quotation(field_), "\" beside \"", kPrompt, "\" and \"",
                         kCompletion, "\": which are meant? Leave out, or rename, the others"));
@@ -219,7 +222,7 @@ std::optional<Document> TextSource::document_of(std::string& line) const {
     return document;
   }
   if (!has_field) {
-    const bool chat = json.is_object() && (json.contains("messages") || json.contains("conversations"));
+    const bool chat = has("messages") || has("conversations");
     throw DataError(cat(origin, ": has no \"", quotation(field_), "\"; ",
                         chat ? kChatAdvice
                              : cat("name the field that holds the text with ", field_flag_, ", or give a \"",

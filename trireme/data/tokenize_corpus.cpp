@@ -5,7 +5,6 @@
 #include <exception>
 #include <iterator>
 #include <mutex>
-#include <string_view>
 #include <system_error>
 
 #include <ATen/Parallel.h>
@@ -13,6 +12,7 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/data/encoded_document.h"
 #include "trireme/data/indexed_dataset_writer.h"
 #include "trireme/data/set_fingerprint.h"
 
@@ -35,22 +35,6 @@ std::vector<Document> read_batch(TextSource& source) {
   return batch;
 }
 
-struct EncodedDocument {
-  std::vector<int32_t> ids;
-  int64_t prompt_tokens = 0;  // the first of them
-};
-
-// A token that holds the prompt's end and the completion's begin is the completion's: it must be predicted.
-// So the prompt's tokens are the first that it has without the completion as well.
-EncodedDocument encode(const Tokenizer& tokenizer, const Document& document, PieceCache& cache) {
-  EncodedDocument encoded{tokenizer.encode(document.text, cache)};
-  if (document.prompt_bytes == 0) return encoded;
-  const std::vector<int32_t> prompt = tokenizer.encode(
-      std::string_view(document.text).substr(0, static_cast<size_t>(document.prompt_bytes)), cache);
-  encoded.prompt_tokens = std::ranges::mismatch(encoded.ids, prompt).in1 - encoded.ids.begin();
-  return encoded;
-}
-
 // Encodes batch[i] to encoded[i]. Documents differ in length, so threads take them one by one.
 std::vector<EncodedDocument> encode_batch(const Tokenizer& tokenizer, const std::vector<Document>& batch,
                                           std::vector<PieceCache>& caches) {
@@ -63,7 +47,8 @@ std::vector<EncodedDocument> encode_batch(const Tokenizer& tokenizer, const std:
     for (int64_t worker = begin; worker < end; ++worker) {
       for (size_t i = next++; i < batch.size(); i = next++) {
         try {
-          encoded[i] = encode(tokenizer, batch[i], caches[static_cast<size_t>(worker)]);
+          encoded[i] = encode_document(tokenizer, batch[i].text, batch[i].prompt_bytes,
+                                       caches[static_cast<size_t>(worker)]);
         } catch (const DataError& error) {
           const std::lock_guard<std::mutex> lock(failing);
           if (i >= failed_at) continue;
@@ -91,10 +76,10 @@ bool drop_second_begin(EncodedDocument& document, const std::vector<int32_t>& be
 
 }  // namespace
 
-std::vector<std::string> CorpusReport::prompt_lines() const {
-  if (prompts == 0) return {};
-  return {cat("prompts, which are not predicted: ", format_count(prompts), " documents, ",
-              format_count(prompt_tokens), " tokens")};
+std::string CorpusReport::prompts_text() const {
+  return prompts == 0 ? ""
+                      : cat(format_count(prompts), " documents, ", format_count(prompt_tokens),
+                            " tokens, which are not predicted");
 }
 
 std::vector<std::string> CorpusReport::changed_text_lines() const {
@@ -131,6 +116,8 @@ CorpusReport tokenize_corpus(const Tokenizer& tokenizer, const std::vector<std::
       auto& [ids, prompt_tokens] = encoded[i];
       if (options.append_end_of_text && (ids.empty() || ids.back() != end_of_text))
         ids.push_back(end_of_text);
+      // The end is predicted, also after a completion of nothing.
+      if (options.append_end_of_text) prompt_tokens = std::min<int64_t>(prompt_tokens, std::ssize(ids) - 1);
       report.longest_document_tokens =
           std::max(report.longest_document_tokens, static_cast<int64_t>(ids.size()));
       if (prompt_tokens > 0) ++report.prompts;

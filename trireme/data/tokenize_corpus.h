@@ -32,7 +32,7 @@ struct CorpusReport {
   double seconds = 0;
 
   // For people: how many prompts. Empty where there is none.
-  std::vector<std::string> prompt_lines() const;
+  std::string prompts_text() const;
   // For people: what of the text is not in the tokens as it was written. Empty where all is.
   std::vector<std::string> changed_text_lines() const;
 };

@@ -51,6 +51,7 @@ class RunInProgress {
   void prepare();
   void look_at_data(const ModelConfig& config);
   void prepare_stages(const ModelConfig& config);
+  void report_prompts(int stage);
   // Reads the checkpoint's small files and decides which options of this run may differ; changes no file.
   void compare_with_checkpoint(const ModelConfig& config);
   // Sequence length of the stage that the checkpoint's run left unfinished; nullopt where a stage begins.

@@ -32,11 +32,6 @@ void RunInProgress::report_start() {
   note(cat("MFU is a share of ", format_fixed(peak_.flops_per_second / 1e12, 2), " TFLOP/s a rank (",
            peak_.source, ")"));
   if (const std::string warning = warmup_warning(plan_.stages); !warning.empty()) note(warning);
-  for (int stage = 0; stage < plan_.count(); ++stage) {
-    const std::string prompts = prompts_text(data_of(stage).train, options_.samples.packing,
-                                             plan_.stages[static_cast<size_t>(stage)].sequence_tokens);
-    if (!prompts.empty()) note(plan_.count() == 1 ? prompts : cat("stage ", stage + 1, ": ", prompts));
-  }
 }
 
 void RunInProgress::report_engine() {

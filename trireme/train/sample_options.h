@@ -20,8 +20,8 @@ struct SampleOptions {
   Packing packing = Packing::documents;
   int64_t max_seq_length = 1024;
   // Of encoders, whose loss is that of masked tokens.
-  std::optional<double> mlm_probability;  // none: 0.15
-  std::optional<int64_t> mask_token_id;   // none: "[MASK]" or "<mask>" of the tokenizer
+  std::optional<double> mlm_probability = std::nullopt;  // none: 0.15
+  std::optional<int64_t> mask_token_id = std::nullopt;   // none: "[MASK]" or "<mask>" of the tokenizer
 };
 
 void list_sample_options(OptionList& list, SampleOptions& options);

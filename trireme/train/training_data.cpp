@@ -41,8 +41,8 @@ std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, in
       note(cat("tokenized ", input, ": ", format_count(report.documents), " documents, ",
                format_count(report.tokens), " tokens, the longest document ",
                format_count(report.longest_document_tokens)));
-      for (const auto& lines : {report.prompt_lines(), report.changed_text_lines()})
-        for (const std::string& line : lines) note(line);
+      if (report.prompts > 0) note(cat("prompts: ", report.prompts_text()));
+      for (const std::string& line : report.changed_text_lines()) note(line);
     });
   std::shared_ptr<const IndexedDataset> set;
   agreement.all_or_none(cat("opening ", prefix.string()), [&] {
@@ -55,11 +55,15 @@ std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, in
     set = std::make_shared<IndexedDataset>(prefix);
   });
   const int64_t tokens = agreement.of_rank_0(set->tokens());
+  const int64_t prompt_tokens = agreement.of_rank_0(set->prompts().tokens_in(whole_set(*set)));
   agreement.all_or_none(cat("comparing ", prefix.string()), [&] {
     if (set->tokens() != tokens)
       throw ConfigError(cat("rank ", rank, " on ", host_name(), " finds a set of ", set->tokens(),
                             " tokens at ", prefix.string(), ", where that of rank 0 has ", tokens,
                             ": copy rank 0's there, or name one that every machine sees"));
+    if (set->prompts().tokens_in(whole_set(*set)) != prompt_tokens)
+      throw ConfigError(cat("rank ", rank, " on ", host_name(), " finds other prompts in ", prefix.string(),
+                            " than rank 0: copy rank 0's set there, or name one that every machine sees"));
   });
   uint64_t digest = 0;
   agreement.all_or_none(cat("reading ", prefix.string()), [&] { digest = digest_of_set(prefix); });
@@ -180,11 +184,11 @@ void plan_with_documents(EngineOptions& engine, const TokenSource& train, Packin
     batch.document_tokens = mean_context_tokens(*train.set, packing, batch.tokens);
 }
 
-std::string prompts_text(const TokenSource& train, Packing packing, int64_t sequence_tokens) {
-  const IndexedDataset& set = *train.set;
+std::string prompts_text(const TokenSource& tokens, Packing packing, int64_t sequence_tokens) {
+  const IndexedDataset& set = *tokens.set;
   if (set.prompts().empty()) return "";
-  const std::string text = cat("prompts: ", format_count(set.prompts().tokens_in(train.range)), " of ",
-                               format_count(train.range.size()), " tokens are read and not predicted");
+  const std::string text = cat("prompts: ", format_count(set.prompts().tokens_in(tokens.range)), " of ",
+                               format_count(tokens.range.size()), " tokens are read and not predicted");
   if (packing == Packing::concat || packing == Packing::documents)
     return cat(text,
                "; warning: a document that a sample's end cuts goes on without its prompt with --packing ",

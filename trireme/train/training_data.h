@@ -70,6 +70,6 @@ void plan_with_documents(EngineOptions& engine, const TokenSource& train, Packin
 
 // For people: how much of a set is prompts, and where samples of this length cut answers off from theirs.
 // Empty of a set without prompts. Not collective.
-std::string prompts_text(const TokenSource& train, Packing packing, int64_t sequence_tokens);
+std::string prompts_text(const TokenSource& tokens, Packing packing, int64_t sequence_tokens);
 
 }  // namespace trireme

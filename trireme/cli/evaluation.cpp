@@ -1,0 +1,108 @@
+#include "trireme/cli/evaluation.h"
+
+#include <iostream>
+#include <utility>
+
+#include "trireme/base/error.h"
+#include "trireme/base/folder_entries.h"
+#include "trireme/base/sizes.h"
+#include "trireme/cli/model_directory.h"
+#include "trireme/cli/unread_flags.h"
+#include "trireme/data/text_source.h"
+#include "trireme/engine/assemble.h"
+#include "trireme/model/rope_override.h"
+#include "trireme/train/data_sources.h"
+#include "trireme/train/run_directory.h"
+#include "trireme/train/training_data.h"
+
+namespace trireme {
+
+void EvaluationFlags::list_model(OptionList& list) {
+  list.text("model_name_or_path", model, "model folder, or org/name in the Hugging Face cache");
+  list.path("checkpoint", checkpoint, "a run's folder (its newest checkpoint) or one checkpoint, instead");
+}
+
+void EvaluationFlags::list_engine(OptionList& list) {
+  list.flag("bf16", engine.precision, Precision::bf16, "compute in bf16");
+  list.flag("json", json, "print JSON");
+  process.list(list);
+  list_engine_options(list, engine);
+}
+
+EvaluationOptions EvaluationFlags::resolve(const RankIdentity& identity, int64_t longest_tokens) const {
+  if (model.empty() == checkpoint.empty())
+    throw ConfigError("trireme eval needs one of --model_name_or_path and --checkpoint");
+  EvaluationOptions options;
+  options.model_dir = checkpoint.empty() ? find_model_directory(model) : find_checkpoint(checkpoint);
+  options.engine = engine;
+  options.engine.rope.longest_tokens = longest_tokens;
+  process.prepare(options.engine, identity);
+  return options;
+}
+
+void refuse_flags_of_backward(const OptionParser& parser) {
+  for (const char* flag :
+       {"recompute", "checkpoint_every", "keep_fraction", "keep_qkv_fraction", "keep_mlp_fraction"})
+    refuse_unread_flag(parser, true, flag,
+                       "in an evaluation, which keeps nothing for backward; give it to train");
+}
+
+Evaluation::Evaluation(const EvaluationFlags& flags, const OptionParser& parser, EvaluationOptions options)
+    : options_(std::move(options)),
+      guard_(options_.engine.device),
+      world_(join_run(rank_identity_from_environment(), options_.engine, flags.process)) {
+  flags.process.share_sequence(options_.engine, parser, world_->common_machine_ranks(), options_.model_dir);
+  engine_ = assemble(*world_, options_.model_dir, options_.engine);
+  Agreement agreement = engine_->agreement();
+  std::filesystem::path prefix;
+  agreement.all_or_none("making a folder for temporary files", [&] {
+    prefix = temporary_folder() / "trireme-scratch-";
+    if (reports()) scratch_.emplace(prefix, mode_t{0700});
+  });
+  scratch_path_ = OwnedFolder::name_of(prefix, agreement.of_rank_0(scratch_ ? scratch_->number() : 0));
+}
+
+void Evaluation::note(const std::string& text) const {
+  if (reports()) std::cerr << text << std::endl;
+}
+
+std::shared_ptr<const IndexedDataset> Evaluation::open(const std::filesystem::path& input,
+                                                       const SampleOptions& samples) {
+  const RankIdentity& identity = world_->identity();
+  if (identity.local_size < identity.size && !is_indexed_dataset(input))
+    throw ConfigError(cat("the ranks are on several machines: turn ", input.string(),
+                          " into a tokenized set that all of them see (trireme tokenize) and evaluate that"));
+  Agreement agreement = engine_->agreement();
+  const auto tell = [this](const std::string& text) { note(text); };
+  const TextToTokenize text{.input = input,
+                            .tokenizer_from = options_.model_dir,
+                            .prefix = scratch() / "eval",
+                            .text_field = samples.text_field,
+                            .on_bad_record = samples.on_bad_record,
+                            .append_eos = samples.append_eos,
+                            .vocab_size = engine_->config().vocab_size};
+  auto set = open_tokens(text, world_->rank(), agreement, tell);
+  agreement.while_rank_0_works(cat("looking at ", input.string()), [&] {
+    if (!is_indexed_dataset(input)) tell_left_out(TextSource({input}, text.text_field), text, tell);
+  });
+  return set;
+}
+
+void Evaluation::check_positions(int64_t longest_tokens) const {
+  if (const int64_t reach = position_reach(engine_->config()); longest_tokens > reach)
+    note(cat("warning: up to ", format_count(longest_tokens), " tokens see each other, and the model has ",
+             format_count(reach), " positions; --rope_scaling gives it more"));
+}
+
+LoaderOptions Evaluation::loader_options(const SampleOptions& samples, int64_t sequence_tokens) {
+  LoaderOptions settings = sample_loader_options(samples, engine_->config());
+  settings.sequence_tokens = sequence_tokens;
+  settings.dp_size = engine_->mesh().dp_size;
+  settings.dp_index = engine_->mesh().dp_index;
+  settings.ulysses = options_.engine.ulysses;
+  settings.ring = options_.engine.ring;
+  settings.sp_rank = engine_->mesh().sp->rank();
+  return settings;
+}
+
+}  // namespace trireme
