@@ -557,6 +557,15 @@ def test_requests_that_are_refused_are_named(tmp_path):
     assert files_in(tmp_path) == {}
 
 
+def test_another_version_of_transformers_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(transformers, "__version__", "5.22.1")
+    with pytest.raises(trireme.ConfigError, match="chats: got transformers 5.22.1, expected 5.23.x, by which chat templates are tested"):
+        tokenized(tmp_path, byte_level(), plain(CHATML), [GOOD])
+    with pytest.raises(trireme.ConfigError, match="trireme.parallelize: got transformers 5.22.1, expected 5.23.x, whose masks"):
+        with trireme.parallelize(None):
+            pass
+
+
 def test_a_chat_template_that_never_ends_an_answer_is_warned_of(tmp_path):
     template = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
     with pytest.warns(UserWarning, match="row 0: its last answer ends in .*assistant: Hello', which is no special token"):
