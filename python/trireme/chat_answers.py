@@ -12,10 +12,12 @@ part of it: the model has stopped before. Both renderings must begin the whole c
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from typing import Any
+from typing import Any, Mapping
 
+from .chat_contents import check_contents
 from .chat_rows import Chat, Message
 from .errors import ConfigError, DataError
 
@@ -43,15 +45,25 @@ class ChatTemplate:
         asked = [i for i, message in enumerate(chat.messages) if message["role"] == "assistant" and i >= chat.prompt_messages]
         if not asked:
             raise DataError(f"{chat.place} has no message of the assistant to predict; leave it out, or `trireme tokenize` its text")
-        messages = chat.messages
+        messages = self._as_the_template_takes_them(chat)
         if last_alone:
             asked, messages = asked[-1:], messages[: asked[-1] + 1]
         if MARKS.search(self._source(chat)):
             text, answers = self._marked(chat, messages, asked[0])
         else:
             text, answers = self._between(chat, messages, asked, last_alone)
-        _check_contents(chat, messages, text)
+        check_contents(chat, messages, asked, text)
         return text, answers
+
+    def _as_the_template_takes_them(self, chat: Chat) -> list[Message]:
+        """Some templates (DeepSeek's) want arguments as a text, and fail with others."""
+        parsed = _with_parsed_arguments(chat.messages)
+        if parsed != chat.messages:
+            try:
+                self._render(chat, parsed)
+            except DataError:
+                return chat.messages
+        return parsed
 
     def _marked(self, chat: Chat, messages: list[Message], first: int) -> tuple[str, list[Span]]:
         text, marked = self._render(chat, messages)
@@ -118,18 +130,20 @@ class ChatTemplate:
         return text, marks[0] if marks else []
 
 
-def _check_contents(chat: Chat, messages: list[Message], text: str) -> None:
-    """A template that takes texts alone writes a list as Python does, or nothing; one that takes lists alone, no text."""
-    for number, message in enumerate(messages):
-        content = message.get("content", "")
-        if isinstance(content, str):
-            lost = message["role"] == "user" and content.strip() and content.split()[-1] not in text
-            taken = "texts; give its content as a list of parts"
-        else:
-            lost = str(content) in text or any(part["text"].strip() not in text for part in content)
-            taken = "content in parts; give it as one text"
-        if lost:
-            raise DataError(f"{chat.place}: message {number}: what it says is not in the chat that the template writes, which does not take {taken}")
+def _with_parsed_arguments(messages: list[Message]) -> list[Message]:
+    """OpenAI's calls have their arguments as a text of JSON, and most templates write JSON of what they are given."""
+
+    def parsed(call: Any) -> Any:
+        function = call.get("function", call) if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+            return call
+        try:
+            function = {**function, "arguments": json.loads(function["arguments"])}
+        except ValueError:
+            return call
+        return {**call, "function": function} if "function" in call else function
+
+    return [{**message, "tool_calls": [parsed(call) for call in message["tool_calls"]]} if message.get("tool_calls") else message for message in messages]
 
 
 def _where_they_differ(place: str, words: str, part: str, text: str, last_alone: bool) -> str:

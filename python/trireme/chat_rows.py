@@ -39,6 +39,9 @@ TRAINED = {  # by which trainers (of OpenAI, axolotl, ms-swift) leave a message 
     "loss_mask": True,
     "masked": False,
 }
+# Of apply_chat_template itself.
+RESERVED = {"messages", "conversation", "conversations", "tools", "documents", "chat_template", "add_generation_prompt", "continue_final_message",
+            "return_assistant_tokens_mask", "tokenize", "return_dict"}  # fmt: skip
 EXPECTED = (
     'expected {"messages": [{"role", "content"}, ...]}, {"prompt": [messages], "completion": [messages]}, '
     'or {"conversations": [{"from", "value"}, ...]}'
@@ -113,6 +116,8 @@ def _chat_of(row: Any, place: str) -> Chat:
     values = row.get("chat_template_kwargs") or {}
     if not isinstance(values, Mapping):
         raise DataError(f"{place}: chat_template_kwargs is {_kind(values)}; expected an object of what the template reads")
+    if taken := sorted(RESERVED & set(values)):
+        raise DataError(f"{place}: chat_template_kwargs has {taken[0]!r}, which is no value of a template; leave it out")
     return Chat(place, prompt + messages, len(prompt), _tools_of(row.get("tools"), place), values)
 
 

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def set_fingerprint(tokenizer: PreTrainedTokenizerBase, report: SetReport) -> str:
-    """The text of PREFIX.set.json for a set of this tokenizer's ids: its tokens' hash and number, and what the set holds."""
-    tokens = sorted((number, token.encode()) for token, number in tokenizer.get_vocab().items())
+def set_fingerprint(tokenizer: PreTrainedTokenizerBase, report: SetReport, largest_id: int, prompt_tokens: int) -> str:
+    """The text of PREFIX.set.json for a set of this tokenizer's ids up to `largest_id`: its tokens' hash and number, and what
+    the set holds. Tokens behind those may be ones that transformers adds (padding), which no tokenizer.json has.
+    """
+    tokens = sorted((number, token.encode()) for token, number in tokenizer.get_vocab().items() if number <= largest_id)
     listed = b"".join(b"%d %d %s\n" % (number, len(token), token) for number, token in tokens)
     fingerprint = {
         "format": 1,
@@ -28,5 +30,6 @@ def set_fingerprint(tokenizer: PreTrainedTokenizerBase, report: SetReport) -> st
         "end_of_text_appended": False,
         "documents": report.documents,
         "tokens": report.tokens,
+        "prompt_tokens": prompt_tokens,
     }
     return json.dumps(fingerprint, indent=1) + "\n"

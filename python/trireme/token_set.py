@@ -62,9 +62,9 @@ def write_documents(
     documents: Iterable[Document],
     vocab_size: int,
     overwrite: bool,
-    fingerprint_of: Optional[Callable[[SetReport], str]] = None,
+    fingerprint_of: Optional[Callable[[SetReport, int, int], str]] = None,
 ) -> SetReport:
-    """write_set, with a text for PREFIX.set.json that is asked for when all documents are written."""
+    """write_set, with a text for PREFIX.set.json: fingerprint_of(report, largest id, tokens of prompts), when all is written."""
     if isinstance(vocab_size, bool) or not isinstance(vocab_size, int) or not 0 < vocab_size <= 2**31:
         raise ConfigError(f"vocab_size: got {vocab_size!r}, expected the number of ids, 1 to {2**31}")
     files = SetFiles(prefix)
@@ -80,7 +80,7 @@ def write_documents(
                 "its first; is the input empty, or is_target always 0?"
             )
         report = SetReport(len(rows.first_sequences) - 1, rows.tokens, rows.targets, rows.longest, rows.left_out)
-        files.finish(rows.index(), fingerprint_of(report) if fingerprint_of else None)
+        files.finish(rows.index(), fingerprint_of(report, rows.largest_id, rows.prompt_tokens) if fingerprint_of else None)
     return report
 
 
@@ -91,7 +91,7 @@ class _Rows:
         self._file, (self._code, self._letter), self._vocab_size = bin_file, kind, vocab_size
         self.sizes, self.modes = array.array("i"), bytearray()
         self.first_sequences = array.array("q", [0])
-        self.tokens = self.targets = self.longest = self.left_out = 0
+        self.tokens = self.targets = self.longest = self.left_out = self.largest_id = self.prompt_tokens = 0
 
     def add(self, ids: array.array, is_target: Optional[bytes], number: int) -> None:
         """is_target: a byte a token, 1 or 0; None: all are."""
@@ -106,6 +106,8 @@ class _Rows:
         self.first_sequences.append(len(self.sizes))
         self._file.write(array.array(self._letter, ids))
         self.tokens += len(ids)
+        self.prompt_tokens += 0 if is_target is None else len(ids) - sum(is_target)
+        self.largest_id = max(self.largest_id, max(ids))
         self.targets += targets
         self.longest = max(self.longest, len(ids))
 

@@ -63,6 +63,19 @@ TEST_F(SetFingerprint, another_vocabulary_of_the_same_size_is_refused_by_name) {
   EXPECT_THAT(check_with(unigram), HasSubstr("mean other tokens"));
 }
 
+TEST_F(SetFingerprint, a_set_that_was_changed_since_is_refused) {
+  for (const char* count : {"documents", "tokens", "prompt_tokens"}) {
+    Json written = read_json(folder_ / "set.set.json");
+    written[count] = written[count].get<int64_t>() + 1;
+    folder_.write("set.set.json", written.dump());
+    EXPECT_THAT(message_of<DataError>([&] { check_set_fingerprint(folder_ / "set", folder_ / "model"); }),
+                AllOf(HasSubstr(cat("a set with ", count)), HasSubstr("make it anew")));
+    written.erase(count);
+    folder_.write("set.set.json", written.dump());
+    EXPECT_NO_THROW(check_set_fingerprint(folder_ / "set", folder_ / "model")) << "older files count less";
+  }
+}
+
 // Unigram: a list of tokens and their scores, by id.
 TEST_F(SetFingerprint, a_list_of_tokens_is_a_vocabulary_too) {
   Json unigram = gpt2();

@@ -327,6 +327,62 @@ def test_tools_and_calls_reach_the_template(tmp_path):
         assert tokenizer.decode(got[0]).startswith("True<|im_start|>")
 
 
+def called(arguments):
+    return {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "fine", "arguments": arguments}}]}
+
+
+def test_arguments_in_a_text_of_json_are_written_as_the_template_writes_them(tmp_path):
+    """As OpenAI has them."""
+    template = (TRL_TEMPLATES / "qwen3_instruct_2507.jinja").read_text()
+    rows = [{"messages": [*chat_of("Hi"), called(arguments)]} for arguments in ({"are": "you"}, '{"are": "you"}')]
+    first, second = tokenized(tmp_path, TOKENIZERS["byte-level"], template, rows)
+    assert first == second
+    wants_text = """{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}fine{{ c.function.arguments + '' }}{% endfor %}|\n{% endfor %}\
+{% if add_generation_prompt %}<assistant>{% endif %}"""
+    (got,) = tokenized(tmp_path, TOKENIZERS["byte-level"], wants_text, rows[1:])
+    assert 'fine{"are": "you"}|' in predicted_text(TOKENIZERS["byte-level"], *got)[0]
+
+
+LOST = [
+    ([*chat_of("Hi"), {"role": "tool", "content": "31 degrees"}, {"role": "assistant", "content": "31"}], r"message 1 \(tool\): its content, '31 degrees'"),
+    ([{"role": "developer", "content": "In French"}, *chat_of("Hi", "Oui")], r"message 0 \(developer\)"),
+    ([*chat_of("Hi", "Hello", "Bye"), {"role": "bot", "content": "So long"}], r"message 3 \(bot\)"),
+    ([*chat_of("Hi"), {"role": "assistant", "content": "Hello", "reasoning_content": "greet back"}], r"message 1 \(assistant\): its reasoning_content"),
+    ([*chat_of("Hi"), {"role": "assistant", "content": "<think>greet back</think>Hello"}], r"message 1 \(assistant\): its reasoning, 'greet back'"),
+    ([*chat_of("Hi"), called({})], r"message 1 \(assistant\): its tool call, 'fine'"),
+]
+
+
+@pytest.mark.parametrize("messages, words", LOST, ids=[words.split("message ")[1][:14] for _, words in LOST])
+def test_what_a_template_does_not_write_is_refused(tmp_path, messages, words):
+    knows_two = """{% for m in messages %}{% if m.role in ('user', 'assistant') %}<{{ m.role }}>{{ (m.content or '').split('</think>')[-1] }}</s>{% endif %}{% endfor %}\
+{% if add_generation_prompt %}<assistant>{% endif %}"""
+    with pytest.raises(trireme.DataError, match="row 0: " + words):
+        tokenized(tmp_path, TOKENIZERS["byte-level"], knows_two, [{"messages": messages}])
+
+
+def test_tools_that_a_template_does_not_write_are_refused(tmp_path):
+    tool = {"type": "function", "function": {"name": "fine", "parameters": {}}}
+    with pytest.raises(trireme.DataError, match="row 0: the tool 'fine' is not in the chat"):
+        tokenized(tmp_path, TOKENIZERS["byte-level"], plain(CHATML), [{**GOOD, "tools": [tool]}])
+
+
+@pytest.mark.parametrize("name", ["continue_final_message", "add_generation_prompt", "messages", "tools", "chat_template"])
+def test_values_that_are_not_the_templates_are_refused(tmp_path, name):
+    with pytest.raises(trireme.DataError, match=f"row 0: chat_template_kwargs has '{name}'"):
+        tokenized(tmp_path, TOKENIZERS["byte-level"], plain(CHATML), [{**GOOD, "chat_template_kwargs": {name: True}}])
+
+
+def test_a_token_that_transformers_adds_does_not_make_another_fingerprint(tmp_path):
+    prints = []
+    for added in ([], ["<added>"]):
+        tokenizer = byte_level()
+        tokenizer.add_tokens(added)
+        tokenized(tmp_path, tokenizer, plain(CHATML), [GOOD])
+        prints.append((tmp_path / "set.set.json").read_text())
+    assert prints[0] == prints[1]
+
+
 def test_what_a_tables_row_lacks_is_not_written_as_null(tmp_path):
     """Arrow gives each row the names of all, at every depth."""
     from datasets import Dataset
@@ -370,7 +426,7 @@ def test_content_in_parts_is_taken_where_the_template_takes_it(tmp_path):
         with pytest.raises(trireme.DataError, match="row 1: .*(does not take content in parts|cannot write)"):
             tokenized(tmp_path, tokenizer, template, rows)
     parts_alone = plain(CHATML).replace("m.content", "(m.content | map(attribute='text') | join(''))")
-    with pytest.raises(trireme.DataError, match="row 0: message 0: .*does not take texts"):
+    with pytest.raises(trireme.DataError, match="row 0: message 0 .*does not take it so; name it .*content as a list of parts"):
         tokenized(tmp_path, tokenizer, parts_alone, rows)
 
 
@@ -401,11 +457,13 @@ def test_the_fingerprint_is_of_the_tokenizer_and_the_set(tmp_path, make):
     tokenizer, rows = make(), [GOOD, {"messages": chat_of("Bye", "See you", "What?", "No")}]
     tokenizer.name_or_path = "some/model"
     documents = tokenized(tmp_path, tokenizer, plain(CHATML), rows)
-    vocabulary = sorted((number, token.encode()) for token, number in tokenizer.get_vocab().items())
+    largest = max(max(ids) for ids, _ in documents)
+    vocabulary = sorted((number, token.encode()) for token, number in tokenizer.get_vocab().items() if number <= largest)
     lines = b"".join(str(number).encode() + b" " + str(len(token)).encode() + b" " + token + b"\n" for number, token in vocabulary)
     assert json.loads((tmp_path / "set.set.json").read_text()) == {
         "format": 1, "tokenizer": "some/model", "tokenizer_sha256": "", "vocabulary_sha256": hashlib.sha256(lines).hexdigest(), "vocabulary": len(vocabulary),
         "end_of_text_appended": False, "documents": 2, "tokens": sum(len(ids) for ids, _ in documents),
+        "prompt_tokens": sum(not flag for _, flags in documents for flag in flags),
     }  # fmt: skip
 
 

@@ -172,7 +172,7 @@ def test_a_run_says_where_answers_lose_their_prompts(tuning, tmp_path):
                    1, "--device", "cpu", "--threads", 1, "--peak_tflops", 1, "--report_to", "none", *more)  # fmt: skip
 
     assert "goes on without its prompt with --packing documents; best_fit keeps documents whole" in said("--max_seq_length", "64")
-    assert "the longest document has 93 tokens" in said("--max_seq_length", "64", "--packing", "best_fit")
+    assert "their answers lose their prompts: the longest has 93 tokens" in said("--max_seq_length", "64", "--packing", "best_fit")
 
 
 CHATS = [
@@ -218,7 +218,7 @@ def test_the_loss_of_chats_is_that_of_what_the_assistant_says(tuning, chats, pac
 def test_a_set_of_chats_knows_its_tokenizer(tuning, chats, tmp_path):
     folder, _ = tuning
     of_chats, of_text = (json.loads((folder / f"{name}.set.json").read_text()) for name in ("chats", "qa"))
-    assert {name for name in of_text if of_chats[name] != of_text[name]} == {"tokenizer", "tokenizer_sha256", "end_of_text_appended", "documents", "tokens"}
+    assert {name for name in of_text if of_chats[name] != of_text[name]} == {"tokenizer", "tokenizer_sha256", "vocabulary_sha256", "vocabulary", "end_of_text_appended", "documents", "tokens", "prompt_tokens"}
     shutil.copytree(folder / "model", tmp_path / "other")
     file = tmp_path / "other/tokenizer.json"
     tokenizer = json.loads(file.read_text())

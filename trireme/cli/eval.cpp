@@ -12,23 +12,26 @@
 
 namespace trireme {
 
-void EvalFlags::declare(OptionList& list) {
+void SetEvaluationFlags::list_set(OptionList& list, const std::string& eval_file_help) {
   list_model(list);
-  list.path("eval_file", eval_file, "text (.txt, .jsonl or a folder), or the PREFIX of a tokenized set")
-      .required();
-  list.real("validation_split_percentage", validation_split_percentage, from_to_below(0, 100),
-            "only this end of --eval_file; 0: all of it");
+  list.path("eval_file", eval_file, eval_file_help).required();
   list.count("max_eval_samples", max_eval_samples, from_to(0, kMostTokens), "samples at most; 0: all");
-  list.count("buckets", buckets, from_to(0, kMostTokens), "equal ranges of positions; 0: by powers of two");
   list_sample_options(list, samples);
   list_engine(list);
 }
 
-EvalOptions EvalFlags::resolve(const RankIdentity& identity) const {
+EvalOptions SetEvaluationFlags::resolve(const RankIdentity& identity) const {
   EvalOptions options{EvaluationFlags::resolve(identity, samples.max_seq_length), {}};
   options.samples = resolve_samples(samples, read_model_config(options.model_dir), options.model_dir);
   check_packing(options.samples.packing, options.engine);
   return options;
+}
+
+void EvalFlags::declare(OptionList& list) {
+  list_set(list, "text (.txt, .jsonl or a folder), or the PREFIX of a tokenized set");
+  list.real("validation_split_percentage", validation_split_percentage, from_to_below(0, 100),
+            "only this end of --eval_file; 0: all of it");
+  list.count("buckets", buckets, from_to(0, kMostTokens), "equal ranges of positions; 0: by powers of two");
 }
 
 namespace {

@@ -19,24 +19,27 @@ struct EvalOptions : EvaluationOptions {
   SampleOptions samples;
 };
 
-struct EvalFlags : EvaluationFlags {
+// Of a set of documents.
+struct SetEvaluationFlags : EvaluationFlags {
   std::filesystem::path eval_file;
-  double validation_split_percentage = 0;
   int64_t max_eval_samples = 0;
-  int64_t buckets = 0;
   SampleOptions samples;
 
-  void declare(OptionList& list);
+  void list_set(OptionList& list, const std::string& eval_file_help);
   EvalOptions resolve(const RankIdentity& identity) const;
 };
 
-struct AnswersFlags : EvaluationFlags {
-  std::filesystem::path eval_file;
-  int64_t max_eval_samples = 0;
-  SampleOptions samples = {.packing = Packing::best_fit};
+struct EvalFlags : SetEvaluationFlags {
+  double validation_split_percentage = 0;
+  int64_t buckets = 0;
 
   void declare(OptionList& list);
-  EvalOptions resolve(const RankIdentity& identity) const;
+};
+
+struct AnswersFlags : SetEvaluationFlags {
+  AnswersFlags() { samples.packing = Packing::best_fit; }
+
+  void declare(OptionList& list);
 };
 
 struct NeedlesFlags : EvaluationFlags {

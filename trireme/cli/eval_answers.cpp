@@ -8,12 +8,17 @@
 #include "trireme/data/held_out_split.h"
 #include "trireme/eval/answers.h"
 #include "trireme/eval/loss_by_position.h"
-#include "trireme/train/check_options.h"
 
 namespace trireme {
 namespace {
 
 // An answer without its prompt, or one that sees other documents, says nothing.
+void check_packing_of_answers(Packing packing) {
+  if (packing != Packing::best_fit && packing != Packing::none)
+    throw ConfigError(cat("--packing ", name_of(packing),
+                          " cuts documents, and an answer would lose its prompt: give best_fit or none"));
+}
+
 void check_answers(const IndexedDataset& set, int64_t sequence_tokens) {
   if (set.prompts().empty())
     throw DataError(cat(set.path().string(),
@@ -28,23 +33,7 @@ void check_answers(const IndexedDataset& set, int64_t sequence_tokens) {
 }  // namespace
 
 void AnswersFlags::declare(OptionList& list) {
-  list_model(list);
-  list.path("eval_file", eval_file,
-            "a .jsonl file of lines with prompt and completion, or the PREFIX of a set with prompts")
-      .required();
-  list.count("max_eval_samples", max_eval_samples, from_to(0, kMostTokens), "samples at most; 0: all");
-  list_sample_options(list, samples);
-  list_engine(list);
-}
-
-EvalOptions AnswersFlags::resolve(const RankIdentity& identity) const {
-  EvalOptions options{EvaluationFlags::resolve(identity, samples.max_seq_length), {}};
-  options.samples = resolve_samples(samples, read_model_config(options.model_dir), options.model_dir);
-  if (options.samples.packing != Packing::best_fit && options.samples.packing != Packing::none)
-    throw ConfigError(cat("--packing ", name_of(options.samples.packing),
-                          " cuts documents, and an answer would lose its prompt: give best_fit or none"));
-  check_packing(options.samples.packing, options.engine);
-  return options;
+  list_set(list, "a .jsonl file of lines with prompt and completion, or the PREFIX of a set with prompts");
 }
 
 int run_eval_answers(const std::vector<std::string>& arguments) {
@@ -56,6 +45,7 @@ int run_eval_answers(const std::vector<std::string>& arguments) {
   if (!parser.parse(arguments)) return 0;
   refuse_flags_of_backward(parser);
   refuse_unread_text_flags(parser, {flags.eval_file});
+  check_packing_of_answers(flags.samples.packing);
   const EvalOptions options = flags.resolve(rank_identity_from_environment());
   Evaluation evaluation(flags, parser, options);
   const auto set = evaluation.open(flags.eval_file, options.samples);

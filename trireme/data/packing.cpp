@@ -84,8 +84,10 @@ void PackedRows::leave_out_windows_of_prompts() {
   for (int64_t i = 0; i < count_; ++i)
     if (has_target[static_cast<size_t>(i)]) windows_->push_back(i);
   if (windows_->empty())
-    throw DataError(cat(dataset_->path().string(), ": ", range_text(), " ", format_count(count_),
-                        " windows, none of which has a token to predict: all are prompts"));
+    throw DataError(
+        cat(dataset_->path().string(), ": ", range_text(), " ", format_count(count_),
+            " windows, none of which has a token to predict: all are prompts; --packing best_fit and "
+            "none also take what lies behind the last window"));
   count_ = std::ssize(*windows_);
 }
 

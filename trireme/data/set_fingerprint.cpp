@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
@@ -85,6 +86,18 @@ std::optional<TokensById> vocabulary_of_set(const fs::path& tokenizer, const std
   return std::nullopt;
 }
 
+// Another program may have written the set anew, without its modes, say. Older files do not count prompts.
+void check_counts(const Json& made, const std::string& origin, const IndexedDataset& set) {
+  const std::pair<const char*, int64_t> counts[] = {
+      {"documents", set.documents()},
+      {"tokens", set.tokens()},
+      {"prompt_tokens", set.prompts().tokens_in({0, set.tokens()})}};
+  for (const auto& [name, found] : counts)
+    if (made.contains(name) && whole_number(made, name, {}, origin) != found)
+      throw DataError(cat(origin, ": is of a set with ", name, " ", quotation(made[name]), ", and ",
+                          set.path().string(), " has ", found, ": the set was changed since; make it anew"));
+}
+
 }  // namespace
 
 fs::path set_fingerprint_file(const fs::path& prefix) {
@@ -116,16 +129,19 @@ void write_set_fingerprint(const fs::path& prefix, const SetOrigin& origin) {
                      {"vocabulary", tokens},
                      {"end_of_text_appended", origin.end_of_text_appended},
                      {"documents", origin.documents},
-                     {"tokens", origin.tokens}};
+                     {"tokens", origin.tokens},
+                     {"prompt_tokens", origin.prompt_tokens}};
   replace_file(set_fingerprint_file(prefix), json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 void check_set_fingerprint(const fs::path& prefix, const fs::path& model_dir) {
   const fs::path file = set_fingerprint_file(prefix), tokenizer = model_dir / "tokenizer.json";
-  if (!is_name_taken(file) || !is_there(tokenizer)) return;
+  if (!is_name_taken(file)) return;
   const Json made = read_json(file);
   const std::string origin = file.string();
   whole_number(made, "format", {1, 1}, origin);
+  check_counts(made, origin, IndexedDataset(prefix));
+  if (!is_there(tokenizer)) return;
   const std::string text = InputFile(tokenizer, "a tokenizer.json").whole(kLargestTokenizerBytes);
   const std::string made_with = text_value(made, "tokenizer_sha256", origin);
   if (hex_sha256(text) == made_with) return;  // the quick case

@@ -2,7 +2,7 @@
 //
 //   {"format": 1, "tokenizer": "/models/llama/tokenizer.json", "tokenizer_sha256": "9f...",
 //    "vocabulary_sha256": "3c...", "vocabulary": 128256, "end_of_text_appended": true, "documents": 1000,
-//    "tokens": 123456}
+//    "tokens": 123456, "prompt_tokens": 0}
 //
 // Training on a set from another tokenizer with as many ids would not fail, but its tokens would mean
 // nothing. Sets of other programs have no such file and are accepted unchecked.
@@ -19,6 +19,7 @@ struct SetOrigin {
   bool end_of_text_appended = true;
   int64_t documents = 0;
   int64_t tokens = 0;
+  int64_t prompt_tokens = 0;
 };
 
 std::filesystem::path set_fingerprint_file(const std::filesystem::path& prefix);
@@ -27,8 +28,8 @@ std::optional<std::filesystem::path> set_with_file(const std::filesystem::path& 
 // Replaces an existing file. Throws DataError.
 void write_set_fingerprint(const std::filesystem::path& prefix, const SetOrigin& origin);
 
-// If the set has a fingerprint and `model_dir` a tokenizer.json, the set's ids must mean the same tokens in
-// both. The model may have more tokens, and the files may differ otherwise. Throws ConfigError that names
+// If the set has a fingerprint, it must be that of as many documents, tokens and prompts' tokens; DataError. If
+// `model_dir` has a tokenizer.json as well, the set's ids must mean the same tokens in both. The model may have more tokens, and the files may differ otherwise. Throws ConfigError that names
 // both; DataError when a file is damaged.
 void check_set_fingerprint(const std::filesystem::path& prefix, const std::filesystem::path& model_dir);
 

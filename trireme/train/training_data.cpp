@@ -194,9 +194,9 @@ std::string prompts_text(const TokenSource& tokens, Packing packing, int64_t seq
                "; warning: a document that a sample's end cuts goes on without its prompt with --packing ",
                name_of(packing), "; best_fit keeps documents whole");
   if (const int64_t longest = set.longest_document(); longest > sequence_tokens)
-    return cat(text, "; warning: the longest document has ", format_count(longest),
-               " tokens; of those longer than a sample of ", format_count(sequence_tokens),
-               " only the first sample begins with the prompt");
+    return cat(text, "; warning: documents longer than a sample of ", format_count(sequence_tokens),
+               " are cut, and their answers lose their prompts: the longest has ", format_count(longest),
+               " tokens");
   return text;
 }
 

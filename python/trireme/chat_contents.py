@@ -1,0 +1,65 @@
+"""Is all of a chat in what its template wrote? Templates pass over what they do not know, and the model would be trained on the rest.
+
+A template may trim texts and write them as JSON, so the first and the last word of each are looked for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Iterable, Iterator, Mapping
+
+from .chat_rows import Chat, Message
+from .errors import DataError
+
+THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
+REASONING = ("reasoning_content", "reasoning", "thinking")  # names of a message's other text
+
+
+def check_contents(chat: Chat, messages: list[Message], predicted: Iterable[int], text: str) -> None:
+    """predicted: of the messages. What the model thought is looked for in these alone: it is not shown what it thought before."""
+    shown = set(predicted)
+    for number, message in enumerate(messages):
+        what = f"{chat.place}: message {number} ({message['role']})"
+        in_parts = not isinstance(message.get("content", ""), str)
+        for kind, said in _texts_of(message, number in shown):
+            if any(not _is_in(word, text) for word in (said.split()[:1] + said.split()[-1:])):
+                raise DataError(
+                    f"{what}: its {kind}, {said[:40]!r}, is not in the chat that the template writes, which does not take "
+                    + ("content in parts; give it as one text" if in_parts else "it so; name it as the template does (role, content as a list of parts, "
+                       "tool_calls), or leave the row out")
+                )
+        if in_parts and str(message["content"]) in text:
+            raise DataError(f"{what}: what it says is not in the chat that the template writes, which does not take content in parts; give it as one text")
+    for tool in chat.tools or []:
+        name = _name_of(tool)
+        if name and not _is_in(name, text):
+            raise DataError(f"{chat.place}: the tool {name!r} is not in the chat that the template writes, which does not take tools; leave them out")
+
+
+def _texts_of(message: Message, is_predicted: bool) -> Iterator[tuple[str, str]]:
+    content = message.get("content", "")
+    parts = [content] if isinstance(content, str) else [part["text"] for part in content]
+    for part in parts:
+        yield "content", THOUGHT.sub(" ", part)
+        if is_predicted:
+            for thought in THOUGHT.findall(part):
+                yield "reasoning", thought
+    for name in REASONING if is_predicted else ():
+        if isinstance(message.get(name), str):
+            yield name, message[name]
+    for call in message.get("tool_calls") or []:
+        yield "tool call", _name_of(call)
+
+
+def _name_of(tool: Any) -> str:
+    """Of a tool or of a call of it, with or without "function" around it."""
+    if not isinstance(tool, Mapping):
+        return ""
+    function = tool.get("function", tool)
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return name if isinstance(name, str) else ""
+
+
+def _is_in(word: str, text: str) -> bool:
+    return word in text or json.dumps(word)[1:-1] in text or json.dumps(word, ensure_ascii=False)[1:-1] in text
