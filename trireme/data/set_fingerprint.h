@@ -28,9 +28,10 @@ std::optional<std::filesystem::path> set_with_file(const std::filesystem::path& 
 // Replaces an existing file. Throws DataError.
 void write_set_fingerprint(const std::filesystem::path& prefix, const SetOrigin& origin);
 
-// If the set has a fingerprint, it must be that of as many documents, tokens and prompts' tokens; DataError. If
-// `model_dir` has a tokenizer.json as well, the set's ids must mean the same tokens in both. The model may have more tokens, and the files may differ otherwise. Throws ConfigError that names
-// both; DataError when a file is damaged.
+// If the set has a fingerprint, it must be that of as many documents, tokens and prompts' tokens. If
+// `model_dir` has a tokenizer.json as well, the set's ids must mean the same tokens in both; the model may
+// have more tokens, and the files may differ otherwise. Throws ConfigError that names both; DataError when a
+// file is damaged or the set was changed since.
 void check_set_fingerprint(const std::filesystem::path& prefix, const std::filesystem::path& model_dir);
 
 }  // namespace trireme

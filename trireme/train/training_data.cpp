@@ -187,7 +187,7 @@ void plan_with_documents(EngineOptions& engine, const TokenSource& train, Packin
 std::string prompts_text(const TokenSource& tokens, Packing packing, int64_t sequence_tokens) {
   const IndexedDataset& set = *tokens.set;
   if (set.prompts().empty()) return "";
-  const std::string text = cat("prompts: ", format_count(set.prompts().tokens_in(tokens.range)), " of ",
+  std::string text = cat("prompts: ", format_count(set.prompts().tokens_in(tokens.range)), " of ",
                                format_count(tokens.range.size()), " tokens are read and not predicted");
   if (packing == Packing::concat || packing == Packing::documents)
     return cat(text,
