@@ -13,7 +13,7 @@ import sys
 import pytest
 import tokenizers
 import trireme
-from chat_cases import CHATML, FORGETS, GOOD, LLAMA3, MISTRAL, SAID, TEMPLATES, TOKENIZERS, TRL_TEMPLATES, byte_level, chat_of, marked, metaspace, of_transformers, plain, predicted_text, targets_by_bytes, tokenized
+from chat_cases import CHATML, FORGETS, GOOD, LLAMA3, MISTRAL, SAID, TEMPLATES, TOKENIZERS, TRL_TEMPLATES, byte_level, chat_of, marked, of_transformers, plain, predicted_text, targets_by_bytes, tokenized
 from test_token_set import files_in
 
 # In some tokenizers here the templates' marks are no special tokens.
