@@ -36,7 +36,8 @@ class SetFingerprint : public ::testing::Test {
   }
   std::string check_with(const Json& tokenizer) const {
     folder_.write("other/tokenizer.json", tokenizer.dump());
-    return message_of<ConfigError>([&] { check_set_fingerprint(folder_ / "set", folder_ / "other"); });
+    return message_of<ConfigError>(
+        [&] { check_set_fingerprint(IndexedDataset(folder_ / "set"), folder_ / "other"); });
   }
   TemporaryFolder folder_;
 };
@@ -48,8 +49,8 @@ TEST_F(SetFingerprint, is_written_beside_the_set_and_taken_by_its_tokenizer) {
   EXPECT_EQ(written["tokens"], IndexedDataset(folder_ / "set").tokens());
   EXPECT_EQ(written["documents"], 1);
   EXPECT_EQ(written["end_of_text_appended"], true);
-  EXPECT_NO_THROW(check_set_fingerprint(folder_ / "set", folder_ / "model"));
-  EXPECT_NO_THROW(check_set_fingerprint(folder_ / "set.bin", folder_ / "model"));
+  EXPECT_NO_THROW(check_set_fingerprint(IndexedDataset(folder_ / "set"), folder_ / "model"));
+  EXPECT_NO_THROW(check_set_fingerprint(IndexedDataset(folder_ / "set.bin"), folder_ / "model"));
 }
 
 TEST_F(SetFingerprint, another_vocabulary_of_the_same_size_is_refused_by_name) {
@@ -68,11 +69,13 @@ TEST_F(SetFingerprint, a_set_that_was_changed_since_is_refused) {
     Json written = read_json(folder_ / "set.set.json");
     written[count] = written[count].get<int64_t>() + 1;
     folder_.write("set.set.json", written.dump());
-    EXPECT_THAT(message_of<DataError>([&] { check_set_fingerprint(folder_ / "set", folder_ / "model"); }),
+    EXPECT_THAT(message_of<DataError>(
+                    [&] { check_set_fingerprint(IndexedDataset(folder_ / "set"), folder_ / "model"); }),
                 AllOf(HasSubstr(cat("a set with ", count)), HasSubstr("make it anew")));
     written.erase(count);
     folder_.write("set.set.json", written.dump());
-    EXPECT_NO_THROW(check_set_fingerprint(folder_ / "set", folder_ / "model")) << "older files count less";
+    EXPECT_NO_THROW(check_set_fingerprint(IndexedDataset(folder_ / "set"), folder_ / "model"))
+        << "older files count less";
   }
 }
 
@@ -124,15 +127,16 @@ TEST_F(SetFingerprint, a_file_written_otherwise_with_the_same_tokens_is_taken) {
 }
 
 TEST_F(SetFingerprint, sets_of_other_programs_and_models_without_a_tokenizer_are_taken) {
-  EXPECT_NO_THROW(check_set_fingerprint(folder_ / "set", folder_ / "nowhere"));
+  EXPECT_NO_THROW(check_set_fingerprint(IndexedDataset(folder_ / "set"), folder_ / "nowhere"));
   std::filesystem::remove(folder_ / "set.set.json");
   folder_.write("other/tokenizer.json", "{}");
-  EXPECT_NO_THROW(check_set_fingerprint(folder_ / "set", folder_ / "other"));
+  EXPECT_NO_THROW(check_set_fingerprint(IndexedDataset(folder_ / "set"), folder_ / "other"));
 }
 
 TEST_F(SetFingerprint, a_damaged_one_is_named) {
   folder_.write("set.set.json", R"({"format": 1, "tokenizer_sha256": 7})");
-  EXPECT_THAT(message_of<DataError>([&] { check_set_fingerprint(folder_ / "set", folder_ / "model"); }),
+  EXPECT_THAT(message_of<DataError>(
+                  [&] { check_set_fingerprint(IndexedDataset(folder_ / "set"), folder_ / "model"); }),
               AllOf(HasSubstr("set.set.json"), HasSubstr("\"tokenizer_sha256\" is 7")));
 }
 

@@ -18,6 +18,7 @@
 #include "tests/support/file_bytes.h"
 #include "tests/support/source_folder.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/tokenizer_with_begin.h"
 
 namespace trireme {
 namespace {
@@ -76,16 +77,7 @@ TEST_F(TokenizeCorpus, the_set_is_the_same_on_any_number_of_threads) {
 
 // As Llama's tokenizer puts <|begin_of_text|> before a text, and its chat template too.
 TEST_F(TokenizeCorpus, the_first_token_is_there_once_where_the_text_has_it_too) {
-  write_byte_level_tokenizer(folder_ / "tokenizer");
-  const std::filesystem::path file = folder_ / "tokenizer/tokenizer.json";
-  Json json = read_json(file);
-  json["post_processor"] = Json::parse(R"({"type": "TemplateProcessing",
-    "single": [{"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-    "special_tokens": {"<|endoftext|>":
-      {"id": "<|endoftext|>", "ids": [256], "tokens": ["<|endoftext|>"]}}})");
-  std::ofstream(file) << json;
-  const Tokenizer tokenizer = Tokenizer::load(file);
+  const Tokenizer tokenizer = testing::tokenizer_with_begin(folder_ / "tokenizer");
   CorpusOptions bare;
   bare.append_end_of_text = false;
   const std::vector<std::filesystem::path> inputs{folder_.write("a.txt", "<|endoftext|>ab"),

@@ -13,6 +13,7 @@
 #include "trireme/data/indexed_dataset_writer.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/eval/loss_by_position.h"
+#include "trireme/eval/rank_rows.h"
 
 #include "tests/engine/tiny_model.h"
 
@@ -57,11 +58,7 @@ class Answers : public ::testing::Test {
       LoaderOptions settings;
       settings.packing = packing;
       settings.sequence_tokens = kRowTokens;
-      settings.dp_size = engine->mesh().dp_size;
-      settings.dp_index = engine->mesh().dp_index;
-      settings.ulysses = ulysses;
-      settings.ring = ring;
-      settings.sp_rank = engine->mesh().sp->rank();
+      settings = rows_of_rank(settings, engine->mesh());
       EvaluationLoader loader(set, whole_set(*set), settings), again(set, whole_set(*set), settings);
       Found of_rank{evaluate_answers(*engine, loader),
                     evaluate_loss_by_position(*engine, again, {0, kRowTokens})};

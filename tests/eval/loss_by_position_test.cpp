@@ -12,6 +12,7 @@
 #include "trireme/data/held_out_split.h"
 #include "trireme/data/indexed_dataset_writer.h"
 #include "trireme/engine/assemble.h"
+#include "trireme/eval/rank_rows.h"
 
 #include "tests/engine/tiny_model.h"
 
@@ -49,11 +50,7 @@ class LossByPosition : public ::testing::Test {
       LoaderOptions settings;
       settings.packing = packing;
       settings.sequence_tokens = tokens;
-      settings.dp_size = engine->mesh().dp_size;
-      settings.dp_index = engine->mesh().dp_index;
-      settings.ulysses = ulysses;
-      settings.ring = ring;
-      settings.sp_rank = engine->mesh().sp->rank();
+      settings = rows_of_rank(settings, engine->mesh());
       EvaluationLoader loader(set, whole_set(*set), settings);
       const PositionLoss of_rank = evaluate_loss_by_position(*engine, loader, edges);
       const std::lock_guard<std::mutex> lock(mutex);

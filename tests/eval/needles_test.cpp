@@ -11,12 +11,12 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
-#include "trireme/base/json.h"
 #include "trireme/data/indexed_dataset_writer.h"
 #include "trireme/tokenizer/byte_level_tokenizer.h"
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/tokenizer_with_begin.h"
 
 namespace trireme {
 namespace {
@@ -102,15 +102,7 @@ TEST_F(Needles, distractors_answer_other_questions) {
 }
 
 TEST_F(Needles, the_beginning_of_a_text_is_there_once_where_the_tokenizer_writes_it) {
-  const auto file = folder_ / "tokenizer/tokenizer.json";
-  Json json = read_json(file);
-  json["post_processor"] = Json::parse(R"({"type": "TemplateProcessing",
-    "single": [{"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-    "special_tokens": {"<|endoftext|>":
-      {"id": "<|endoftext|>", "ids": [256], "tokens": ["<|endoftext|>"]}}})");
-  folder_.write("tokenizer/tokenizer.json", json.dump());
-  tokenizer_.emplace(Tokenizer::load(folder_ / "tokenizer"));
+  tokenizer_.emplace(testing::tokenizer_with_begin(folder_ / "with_begin"));
   const EncodedDocument made = sample({.tokens = 300, .depth = 0.5, .distractors = 1});
   EXPECT_EQ(std::ranges::count(made.ids, 256), 1);
   EXPECT_EQ(made.ids.front(), 256);

@@ -1,6 +1,5 @@
 // `trireme eval needles`: a haystack -> how often a fact in it is found, by length and depth.
 #include <algorithm>
-#include <cstdio>
 #include <iostream>
 #include <sstream>
 
@@ -21,6 +20,10 @@ constexpr int64_t kMostSamples = 10'000;
 
 double depth_of(int64_t index, int64_t depths) {
   return depths == 1 ? 0.5 : static_cast<double>(index) / static_cast<double>(depths - 1);
+}
+
+std::filesystem::path set_of_length(const Evaluation& evaluation, int64_t tokens) {
+  return evaluation.scratch() / cat("needles-", tokens);
 }
 
 // All samples of one length, depth by depth.
@@ -49,17 +52,12 @@ struct NeedleScores {
   AnswerScores all;
 };
 
-NeedleScores evaluate_length(Evaluation& evaluation, const NeedlesFlags& flags, int64_t tokens,
-                             const IndexedDataset& haystack, const std::filesystem::path& model_dir) {
+NeedleScores evaluate_length(Evaluation& evaluation, const NeedlesFlags& flags, int64_t tokens) {
   Engine& engine = evaluation.engine();
-  const std::filesystem::path prefix = evaluation.scratch() / cat("needles-", tokens);
-  Agreement agreement = engine.agreement();
-  agreement.while_rank_0_works(cat("making samples of ", tokens, " tokens"), [&] {
-    write_samples(prefix, flags, tokens, Tokenizer::load(model_dir), haystack, engine.config().vocab_size);
-  });
+  const std::filesystem::path prefix = set_of_length(evaluation, tokens);
   std::shared_ptr<const IndexedDataset> set;
-  agreement.all_or_none(cat("opening ", prefix.string()),
-                        [&] { set = std::make_shared<const IndexedDataset>(prefix); });
+  engine.agreement().all_or_none(cat("opening ", prefix.string()),
+                                 [&] { set = std::make_shared<const IndexedDataset>(prefix); });
   EvaluationLoader loader(set, whole_set(*set),
                           evaluation.loader_options({.packing = Packing::none}, tokens));
   const std::vector<AnsweredDocument> documents = evaluate_answers(engine, loader);
@@ -158,10 +156,17 @@ int run_eval_needles(const std::vector<std::string>& arguments) {
   if (haystack->tokens() < longest)
     evaluation.note(cat("the haystack has ", format_count(haystack->tokens()),
                         " tokens, and is repeated in samples of more"));
+  Engine& engine = evaluation.engine();
+  engine.agreement().while_rank_0_works("making samples with needles", [&] {
+    const Tokenizer tokenizer = Tokenizer::load(options.model_dir);
+    for (const int64_t tokens : lengths)
+      write_samples(set_of_length(evaluation, tokens), flags, tokens, tokenizer, *haystack,
+                    engine.config().vocab_size);
+  });
   Json records = Json::array();
   if (evaluation.reports() && !flags.json) std::cout << heading(flags) << std::flush;
   for (const int64_t tokens : lengths) {
-    const NeedleScores scores = evaluate_length(evaluation, flags, tokens, *haystack, options.model_dir);
+    const NeedleScores scores = evaluate_length(evaluation, flags, tokens);
     records.push_back(record_of(scores));
     if (evaluation.reports() && !flags.json) std::cout << row_of(scores) << std::flush;
   }

@@ -10,6 +10,7 @@
 #include "trireme/cli/unread_flags.h"
 #include "trireme/data/text_source.h"
 #include "trireme/engine/assemble.h"
+#include "trireme/eval/rank_rows.h"
 #include "trireme/model/rope_override.h"
 #include "trireme/train/data_sources.h"
 #include "trireme/train/run_directory.h"
@@ -97,12 +98,7 @@ void Evaluation::check_positions(int64_t longest_tokens) const {
 LoaderOptions Evaluation::loader_options(const SampleOptions& samples, int64_t sequence_tokens) {
   LoaderOptions settings = sample_loader_options(samples, engine_->config());
   settings.sequence_tokens = sequence_tokens;
-  settings.dp_size = engine_->mesh().dp_size;
-  settings.dp_index = engine_->mesh().dp_index;
-  settings.ulysses = options_.engine.ulysses;
-  settings.ring = options_.engine.ring;
-  settings.sp_rank = engine_->mesh().sp->rank();
-  return settings;
+  return rows_of_rank(settings, engine_->mesh());
 }
 
 }  // namespace trireme

@@ -4,6 +4,11 @@
 
 namespace trireme {
 
+void EncodedDocument::drop_first(int64_t count) {
+  ids.erase(ids.begin(), ids.begin() + count);
+  prompt_tokens = std::max<int64_t>(prompt_tokens - count, 0);
+}
+
 EncodedDocument encode_document(const Tokenizer& tokenizer, std::string_view text, int64_t prompt_bytes,
                                 PieceCache& cache) {
   EncodedDocument encoded{tokenizer.encode(text, cache)};

@@ -12,6 +12,9 @@ namespace trireme {
 struct EncodedDocument {
   std::vector<int32_t> ids;
   int64_t prompt_tokens = 0;  // the first of them
+
+  // Without its first `count` tokens.
+  void drop_first(int64_t count);
 };
 
 // The text is encoded as one; its first `prompt_bytes` are the prompt. The prompt's tokens are those up to

@@ -242,16 +242,19 @@ std::vector<int64_t> IndexedDataset::document_begins(int64_t first, int64_t coun
   return begins;
 }
 
-void IndexedDataset::for_lengths(const std::function<void(int64_t)>& body) const {
-  for (int64_t first = 0; first < documents_; first += kNumbersAtOnce) {
-    const auto begins = document_begins(first, std::min(kNumbersAtOnce, documents_ - first) + 1);
-    for (size_t i = 1; i < begins.size(); ++i) body(begins[i] - begins[i - 1]);
+void IndexedDataset::for_documents(TokenSpan range, const std::function<void(TokenSpan)>& body) const {
+  if (range.size() == 0) return;
+  const int64_t end = document_of(range.end - 1) + 1;
+  for (int64_t first = document_of(range.begin); first < end; first += kNumbersAtOnce) {
+    const auto begins = document_begins(first, std::min(kNumbersAtOnce, end - first) + 1);
+    for (size_t i = 1; i < begins.size(); ++i)
+      body({std::max(range.begin, begins[i - 1]), std::min(range.end, begins[i])});
   }
 }
 
 int64_t IndexedDataset::longest_document() const {
   int64_t longest = 0;
-  for_lengths([&](int64_t tokens) { longest = std::max(longest, tokens); });
+  for_documents({0, tokens_}, [&](TokenSpan document) { longest = std::max(longest, document.size()); });
   return longest;
 }
 
@@ -260,9 +263,9 @@ double IndexedDataset::mean_piece_of_token(int64_t piece_tokens) const {
   const auto add = [&](int64_t tokens, int64_t pieces) {
     squares += static_cast<double>(pieces) * static_cast<double>(tokens) * static_cast<double>(tokens);
   };
-  for_lengths([&](int64_t tokens) {
-    add(piece_tokens, tokens / piece_tokens);
-    add(tokens % piece_tokens, 1);
+  for_documents({0, tokens_}, [&](TokenSpan document) {
+    add(piece_tokens, document.size() / piece_tokens);
+    add(document.size() % piece_tokens, 1);
   });
   return tokens_ == 0 ? 0 : squares / static_cast<double>(tokens_);
 }

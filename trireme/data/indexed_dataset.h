@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "trireme/base/input_file.h"
+#include "trireme/base/token_span.h"
 #include "trireme/data/prompts.h"
 
 namespace trireme {
@@ -48,6 +49,8 @@ class IndexedDataset {
   int64_t document_begin(int64_t document) const;  // token offset in the stream; documents() gives tokens()
   // document_begin of documents [first, first + count), up to documents() itself: one read instead of many.
   std::vector<int64_t> document_begins(int64_t first, int64_t count) const;
+  // body(TokenSpan) of each document, as far as it lies in this range of the stream.
+  void for_documents(TokenSpan range, const std::function<void(TokenSpan)>& body) const;
   int64_t longest_document() const;  // tokens
   // Of pieces of at most so many, the tokens of the one that a token is in, on average; 0 of an empty set.
   double mean_piece_of_token(int64_t piece_tokens) const;
@@ -63,8 +66,6 @@ class IndexedDataset {
   void read_prompts();
   int64_t token_offset(int64_t pointer) const;
   [[noreturn]] void refuse_changed() const;
-  // body(tokens) of every document.
-  void for_lengths(const std::function<void(int64_t)>& body) const;
 
   InputFile idx_;
   InputFile bin_;

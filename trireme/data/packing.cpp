@@ -11,22 +11,6 @@
 #include "trireme/data/token_batch.h"
 
 namespace trireme {
-namespace {
-
-// use(TokenSpan) of each document, as far as it lies in the range.
-template <typename Use>
-void for_documents(const IndexedDataset& dataset, TokenSpan range, const Use& use) {
-  if (range.size() == 0) return;
-  constexpr int64_t kAtOnce = 8192;
-  const int64_t end = dataset.document_of(range.end - 1) + 1;
-  for (int64_t first = dataset.document_of(range.begin); first < end; first += kAtOnce) {
-    const auto begins = dataset.document_begins(first, std::min(kAtOnce, end - first) + 1);
-    for (size_t i = 1; i < begins.size(); ++i)
-      use(TokenSpan{std::max(range.begin, begins[i - 1]), std::min(range.end, begins[i])});
-  }
-}
-
-}  // namespace
 
 int64_t longest_context_tokens(const IndexedDataset& dataset, Packing packing) {
   return packing == Packing::concat ? std::numeric_limits<int64_t>::max() : dataset.longest_document();
@@ -79,7 +63,7 @@ void PackedRows::leave_out_windows_of_prompts() {
   if (packing_ == Packing::concat)
     mark(range_);
   else
-    for_documents(*dataset_, range_, mark);
+    dataset_->for_documents(range_, mark);
   windows_.emplace();
   for (int64_t i = 0; i < count_; ++i)
     if (has_target[static_cast<size_t>(i)]) windows_->push_back(i);
@@ -93,7 +77,7 @@ void PackedRows::leave_out_windows_of_prompts() {
 
 void PackedRows::find_pieces(bool next_token_targets) {
   int64_t documents = 0;
-  for_documents(*dataset_, range_, [&](TokenSpan document) {
+  dataset_->for_documents(range_, [&](TokenSpan document) {
     ++documents;
     add_pieces(document, next_token_targets);
   });

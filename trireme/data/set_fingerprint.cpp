@@ -14,7 +14,6 @@
 #include "trireme/base/input_file.h"
 #include "trireme/base/json.h"
 #include "trireme/base/sha256.h"
-#include "trireme/data/indexed_dataset.h"
 
 namespace fs = std::filesystem;
 
@@ -134,13 +133,13 @@ void write_set_fingerprint(const fs::path& prefix, const SetOrigin& origin) {
   replace_file(set_fingerprint_file(prefix), json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
-void check_set_fingerprint(const fs::path& prefix, const fs::path& model_dir) {
-  const fs::path file = set_fingerprint_file(prefix), tokenizer = model_dir / "tokenizer.json";
+void check_set_fingerprint(const IndexedDataset& set, const fs::path& model_dir) {
+  const fs::path file = set_fingerprint_file(set.path()), tokenizer = model_dir / "tokenizer.json";
   if (!is_name_taken(file)) return;
   const Json made = read_json(file);
   const std::string origin = file.string();
   whole_number(made, "format", {1, 1}, origin);
-  check_counts(made, origin, IndexedDataset(prefix));
+  check_counts(made, origin, set);
   if (!is_there(tokenizer)) return;
   const std::string text = InputFile(tokenizer, "a tokenizer.json").whole(kLargestTokenizerBytes);
   const std::string made_with = text_value(made, "tokenizer_sha256", origin);

@@ -12,6 +12,8 @@
 #include <filesystem>
 #include <optional>
 
+#include "trireme/data/indexed_dataset.h"
+
 namespace trireme {
 
 struct SetOrigin {
@@ -32,6 +34,6 @@ void write_set_fingerprint(const std::filesystem::path& prefix, const SetOrigin&
 // `model_dir` has a tokenizer.json as well, the set's ids must mean the same tokens in both; the model may
 // have more tokens, and the files may differ otherwise. Throws ConfigError that names both; DataError when a
 // file is damaged or the set was changed since.
-void check_set_fingerprint(const std::filesystem::path& prefix, const std::filesystem::path& model_dir);
+void check_set_fingerprint(const IndexedDataset& set, const std::filesystem::path& model_dir);
 
 }  // namespace trireme

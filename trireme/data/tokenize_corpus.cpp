@@ -64,13 +64,12 @@ std::vector<EncodedDocument> encode_batch(const Tokenizer& tokenizer, const std:
 
 // As a chat template writes <s> itself. True if `begin` stood twice.
 bool drop_second_begin(EncodedDocument& document, const std::vector<int32_t>& begin) {
-  std::vector<int32_t>& ids = document.ids;
+  const std::vector<int32_t>& ids = document.ids;
   const auto length = static_cast<std::ptrdiff_t>(begin.size());
   if (begin.empty() || std::ssize(ids) < 2 * length ||
       !std::equal(begin.begin(), begin.end(), ids.begin() + length))
     return false;
-  ids.erase(ids.begin(), ids.begin() + length);
-  document.prompt_tokens = std::max<int64_t>(document.prompt_tokens - length, 0);
+  document.drop_first(length);
   return true;
 }
 

@@ -17,36 +17,33 @@ double share_of(int64_t count, int64_t all) {
   return all > 0 ? static_cast<double>(count) / static_cast<double>(all) : 0;
 }
 
-// [B, s] on the CPU: targets that are not the most likely token. Collective, as Engine::evaluate.
-at::Tensor wrong_targets(Engine& engine, const TokenBatch& batch, at::Tensor& loss_Bs) {
-  at::Tensor wrong = at::zeros({batch.targets.numel()}, at::kBool);
-  const at::Tensor targets = batch.targets.flatten();
-  loss_Bs =
-      engine
-          .evaluate(
-              batch,
-              [&](int64_t first_row, const at::Tensor& logits) {
-                const int64_t end = first_row + logits.size(0);
-                const at::Tensor of_rows = targets.slice(0, first_row, end);
-                const at::Tensor rows = of_rows.ne(kIgnoredLabel).nonzero().squeeze(1);
-                if (rows.numel() == 0) return;
-                const at::Tensor likely =
-                    logits.index_select(0, rows.to(logits.device())).argmax(1).to(at::kCPU);
-                wrong.slice(0, first_row, end).index_put_({rows}, likely.ne(of_rows.index_select(0, rows)));
-              })
-          .loss_Bs;
-  return wrong.view(batch.targets.sizes());
+struct ScoredTargets {  // [B, s] on the CPU
+  at::Tensor is_wrong;  // bool: not the most likely token
+  at::Tensor loss;      // double
+};
+
+// Collective, as Engine::evaluate.
+ScoredTargets score_targets(Engine& engine, const TokenBatch& batch) {
+  const at::Tensor targets = batch.targets.flatten(), is_wrong = at::zeros(targets.sizes(), at::kBool);
+  const auto compare = [&](int64_t first_row, const at::Tensor& logits) {
+    const int64_t end = first_row + logits.size(0);
+    const at::Tensor of_rows = targets.slice(0, first_row, end);
+    const at::Tensor rows = of_rows.ne(kIgnoredLabel).nonzero().squeeze(1);
+    if (rows.numel() == 0) return;
+    const at::Tensor likely = logits.index_select(0, rows.to(logits.device())).argmax(1).to(at::kCPU);
+    is_wrong.slice(0, first_row, end).index_put_({rows}, likely.ne(of_rows.index_select(0, rows)));
+  };
+  const at::Tensor loss = engine.evaluate(batch, compare).loss_Bs.to(at::kDouble).contiguous();
+  return {is_wrong.view(batch.targets.sizes()), loss};
 }
 
 // This rank's sums of each document of the batch, kSums each.
 std::vector<double> sums_of_documents(Engine& engine, const TokenBatch& batch) {
-  at::Tensor loss;
-  const at::Tensor wrong = wrong_targets(engine, batch, loss);
-  loss = loss.to(at::kDouble).contiguous();
+  const ScoredTargets scored = score_targets(engine, batch);
   const at::Tensor targets = batch.targets.contiguous();
   const auto* target = targets.const_data_ptr<int64_t>();
-  const auto* is_wrong = wrong.const_data_ptr<bool>();
-  const auto* loss_of = loss.const_data_ptr<double>();
+  const auto* is_wrong = scored.is_wrong.const_data_ptr<bool>();
+  const auto* loss_of = scored.loss.const_data_ptr<double>();
   const TokenSpans spans = batch.layout.spans(engine.mesh().sp->rank());
   std::vector<double> sums;
   for (const Documents& documents : batch.documents) {

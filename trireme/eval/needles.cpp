@@ -49,11 +49,8 @@ EncodedDocument encode_piece(const Tokenizer& tokenizer, const std::string& text
   PieceCache cache;
   EncodedDocument encoded = encode_document(tokenizer, text, prompt_bytes, cache);
   const std::vector<int32_t>& begin = tokenizer.begin_of_text();
-  const auto length = std::ssize(begin);
-  if (std::ssize(encoded.ids) >= length && std::equal(begin.begin(), begin.end(), encoded.ids.begin())) {
-    encoded.ids.erase(encoded.ids.begin(), encoded.ids.begin() + length);
-    encoded.prompt_tokens = std::max<int64_t>(encoded.prompt_tokens - length, 0);
-  }
+  if (encoded.ids.size() >= begin.size() && std::equal(begin.begin(), begin.end(), encoded.ids.begin()))
+    encoded.drop_first(std::ssize(begin));
   return encoded;
 }
 

@@ -51,17 +51,18 @@ std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, in
                             prefix.string(), " (.bin and .idx), where rank 0 ",
                             is_set ? "found one: name a set that every machine sees, or copy this one there"
                                    : "wrote one: give an --output_dir that every machine sees"));
-    if (rank == 0 && is_set) check_set_fingerprint(prefix, text.tokenizer_from);
     set = std::make_shared<IndexedDataset>(prefix);
+    if (rank == 0 && is_set) check_set_fingerprint(*set, text.tokenizer_from);
   });
   const int64_t tokens = agreement.of_rank_0(set->tokens());
-  const int64_t prompt_tokens = agreement.of_rank_0(set->prompts().tokens_in(whole_set(*set)));
+  const int64_t prompt_tokens = set->prompts().tokens_in(whole_set(*set));
+  const int64_t prompt_tokens_of_0 = agreement.of_rank_0(prompt_tokens);
   agreement.all_or_none(cat("comparing ", prefix.string()), [&] {
     if (set->tokens() != tokens)
       throw ConfigError(cat("rank ", rank, " on ", host_name(), " finds a set of ", set->tokens(),
                             " tokens at ", prefix.string(), ", where that of rank 0 has ", tokens,
                             ": copy rank 0's there, or name one that every machine sees"));
-    if (set->prompts().tokens_in(whole_set(*set)) != prompt_tokens)
+    if (prompt_tokens != prompt_tokens_of_0)
       throw ConfigError(cat("rank ", rank, " on ", host_name(), " finds other prompts in ", prefix.string(),
                             " than rank 0: copy rank 0's set there, or name one that every machine sees"));
   });
@@ -188,7 +189,7 @@ std::string prompts_text(const TokenSource& tokens, Packing packing, int64_t seq
   const IndexedDataset& set = *tokens.set;
   if (set.prompts().empty()) return "";
   std::string text = cat("prompts: ", format_count(set.prompts().tokens_in(tokens.range)), " of ",
-                               format_count(tokens.range.size()), " tokens are read and not predicted");
+                         format_count(tokens.range.size()), " tokens are read and not predicted");
   if (packing == Packing::concat || packing == Packing::documents)
     return cat(text,
                "; warning: a document that a sample's end cuts goes on without its prompt with --packing ",
