@@ -74,8 +74,10 @@ def auto_class(config):
 
 
 def load(path):
-    return auto_class(AutoConfig.from_pretrained(path)).from_pretrained(
-        path, dtype=torch.float32, attn_implementation="eager")
+    config = AutoConfig.from_pretrained(path)
+    # The kernels of transformers 5 for experts have no fp64.
+    experts = {"experts_implementation": "eager"} if config.model_type in ("mixtral", "qwen3_moe") else {}
+    return auto_class(config).from_pretrained(path, dtype=torch.float32, attn_implementation="eager", **experts)
 
 
 def draw_batch(config, batch, seq, seed):
@@ -124,9 +126,23 @@ def reference(model, input_ids, labels):
 
 
 def gradients(model):
-    """Of every parameter; zero where the loss does not reach it."""
-    return {"grad." + name: (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad).float()
-            for name, parameter in model.named_parameters()}
+    """Of every parameter, under its names in files; zero where the loss does not reach it."""
+    return {"grad." + in_file: gradient.float() for name, parameter in model.named_parameters() for in_file, gradient
+            in names_in_file(model.config.model_type, name,
+                             torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)}
+
+
+def names_in_file(model_type, name, tensor):
+    """A parameter's name and tensor; of a mixture, whose experts transformers 5 holds as one tensor, each expert's."""
+    mixtral = model_type == "mixtral"
+    name = name.replace(".mlp.", ".block_sparse_moe.") if mixtral else name
+    layer, experts, kind = name.partition(".experts.")
+    if not experts or tensor.dim() != 3:
+        return [(name, tensor)]
+    gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    halves = [gate, up] if kind == "gate_up_proj" else [down]
+    return [(f"{layer}.experts.{expert}.{half}.weight", part) for expert, matrix in enumerate(tensor)
+            for half, part in zip(halves, matrix.chunk(len(halves)))]
 
 
 def packed_reference(model, input_ids, labels, pieces):

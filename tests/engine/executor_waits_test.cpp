@@ -68,6 +68,28 @@ TEST(WalkWithOffload, waits_for_no_copy_that_it_would_not_wait_for_without) {
       }
 }
 
+// Of a mixture of experts also how many rows each expert has: once a tile, forward and backward.
+TEST(StepOfTraining, reads_the_rows_of_experts_once_a_tile_and_pass) {
+  constexpr int64_t kLayers = 3, kTile = 8;
+  const TemporaryFolder model;
+  Json config = testing::tiny_mixture_config(4, 4);
+  config["num_hidden_layers"] = kLayers;
+  config["vocab_size"] = kVocabulary;
+  testing::write_tiny_model(model.path(), config);
+  run_ranks_as_threads(1, [&](World& world) {
+    EngineOptions options;
+    options.device = testing::guarded_device();
+    options.attention = AttentionKernel::reference;
+    options.tile_tokens = kTile;
+    const auto engine = assemble(world, model.path(), options);
+    const StepBatches batches{testing::slice_of_batch(1, kTokens, kVocabulary, 0, 1, 0)};
+    const int64_t before = testing::host_reads();
+    engine->train_step(batches, 1e-3);
+    constexpr int64_t kTiles = (kTokens + kTile - 1) / kTile;
+    EXPECT_EQ(testing::host_reads() - before, kReadsOfAStep + 2 * kLayers * kTiles);
+  });
+}
+
 // What the host reads in a step, for which it waits: on one rank the loss and the gradient norm, each also
 // when ranks agree on it, and how many targets there are. Neither layers nor micro-batches add to it.
 TEST(StepOfTraining, reads_its_loss_and_its_norm_from_the_device_and_nothing_else) {

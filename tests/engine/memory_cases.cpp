@@ -90,6 +90,19 @@ Json gemma3_model() {
   return config;
 }
 
+Json mixture_model() {
+  Json config = tiny_mixture_config(4, 2);
+  config.update({{"hidden_size", 256},
+                 {"head_dim", 64},
+                 {"moe_intermediate_size", 96},
+                 {"num_experts", 8},
+                 {"num_experts_per_tok", 3},
+                 {"num_hidden_layers", 4},
+                 {"vocab_size", 3000},
+                 {"max_position_embeddings", 4096}});
+  return config;
+}
+
 std::vector<MemoryCase> memory_cases() {
   const auto zero = [](int stage) {
     return [stage](EngineOptions& options) { options.zero = static_cast<ZeroStage>(stage); };
@@ -261,6 +274,32 @@ std::vector<MemoryCase> memory_cases() {
          o.keep_mlp_fraction = 0.5;
          o.precision = Precision::bf16;
          o.bf16_matmul = Bf16Matmul::fp32;
+         o.logits_tile_tokens = 16;
+       }},
+      {"mixture, 1 rank", mixture_model, 1, 1, 1, 1024, [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
+      {"mixture, 2 ranks, all kept, ZeRO 3", mixture_model, 2, 2, 2, 700,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::none;
+         o.zero = ZeroStage::parameters;
+         o.logits_tile_tokens = 16;
+       }},
+      {"mixture, 1 rank, layer inputs kept", mixture_model, 1, 1, 1, 1100,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::full;
+         o.logits_tile_tokens = 16;
+       }},
+      {"mixture, 1 rank, the MLP of half of the layers, bf16", mixture_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::keep_attention;
+         o.keep_mlp_fraction = 0.5;
+         o.precision = Precision::bf16;
+         o.bf16_matmul = Bf16Matmul::fp32;
+         o.logits_tile_tokens = 16;
+       }},
+      {"mixture, 1 rank, bf16 matmuls", mixture_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) {
+         o.precision = Precision::bf16;
+         o.bf16_matmul = Bf16Matmul::native;
          o.logits_tile_tokens = 16;
        }},
   };

@@ -5,6 +5,7 @@
 
 #include "tests/engine/attention_under_test.h"
 #include "tests/engine/policy_cases.h"
+#include "tests/engine/tiny_model.h"
 #include "tests/support/device_under_test.h"
 #include "tests/support/relative_error.h"
 #include "tests/support/temporary_folder.h"
@@ -46,6 +47,29 @@ TEST_F(OnAnotherDevice, every_pair_of_choices_gives_the_numbers_of_the_plain_run
     if (HasFailure()) return;
   }
   EXPECT_TRUE(std::filesystem::is_empty(disk_.path())) << "files were left behind";
+}
+
+// Packed documents over two ranks, with tiles that leave experts without a row.
+TEST_F(OnAnotherDevice, a_mixture_of_experts_gives_the_numbers_of_the_plain_run) {
+  TemporaryFolder mixture;
+  Json config = testing::tiny_mixture_config();
+  config["vocab_size"] = 70;
+  testing::write_tiny_model(mixture.path(), config);
+  for (const Recompute recompute : {Recompute::none, Recompute::full}) {
+    PolicyCase policy;
+    policy.ranks = 2;
+    policy.packed = true;
+    policy.options.ulysses = 2;
+    policy.options.zero = ZeroStage::parameters;
+    policy.options.recompute = recompute;
+    policy.options.tile_tokens = 3;
+    const OptimizerKind& optimizer = find_optimizer("sgd");
+    const PolicyOutcome expected = run_policy(mixture.path(), policy, optimizer, 2);
+    const PolicyOutcome got = run_policy(mixture.path(), on_device_under_test(policy), optimizer, 2);
+    for (const auto& [name, gradient] : got.gradients)
+      EXPECT_LT(testing::relative_error(gradient, expected.gradients.at(name)), 1e-4) << name;
+    EXPECT_NEAR(got.losses.back() / expected.losses.back(), 1, 1e-5);
+  }
 }
 
 TEST_F(OnAnotherDevice, offload_is_bitwise_equal_to_none) {

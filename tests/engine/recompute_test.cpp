@@ -41,6 +41,13 @@ Json five_gemma3_layers() {
   return config;
 }
 
+// Keeps the routing beside gate|up.
+Json five_mixture_layers() {
+  Json config = testing::tiny_mixture_config();
+  config["num_hidden_layers"] = kLayers;
+  return config;
+}
+
 RecomputePlan plan_of(Recompute policy, int64_t every = 1, double fraction = 1) {
   return RecomputePlan{policy, every, fraction, kLayers};
 }
@@ -109,7 +116,8 @@ void expect_same_bits(const std::vector<PassRecord>& a, const std::vector<PassRe
 }
 
 TEST(Recompute, every_plan_gives_losses_and_gradients_of_keeping_everything_to_the_bit) {
-  for (const Json& model : {five_layers(), five_layers(/*tied=*/true), five_gemma3_layers()}) {
+  for (const Json& model :
+       {five_layers(), five_layers(/*tied=*/true), five_gemma3_layers(), five_mixture_layers()}) {
     testing::TemporaryFolder folder;
     testing::write_tiny_model(folder.path(), model);
     for (const int ranks : {1, 2}) {
@@ -125,13 +133,15 @@ TEST(Recompute, every_plan_gives_losses_and_gradients_of_keeping_everything_to_t
 }
 
 TEST(Recompute, plans_are_bitwise_equal_in_16_bits_whichever_dtype_multiplies) {
-  testing::TemporaryFolder folder, gemma3;
+  testing::TemporaryFolder folder, gemma3, mixture;
   testing::write_tiny_model(folder.path(), five_layers());
   testing::write_tiny_model(gemma3.path(), five_gemma3_layers());
+  testing::write_tiny_model(mixture.path(), five_mixture_layers());
   using Dtypes = std::pair<at::ScalarType, at::ScalarType>;
   for (const auto& [storage, compute] : {Dtypes{at::kBFloat16, at::kBFloat16},
                                          Dtypes{at::kBFloat16, at::kFloat}, Dtypes{at::kHalf, at::kFloat}})
-    for (const auto& [model, ranks] : {std::pair{folder.path(), 1}, {folder.path(), 2}, {gemma3.path(), 1}}) {
+    for (const auto& [model, ranks] :
+         {std::pair{folder.path(), 1}, {folder.path(), 2}, {gemma3.path(), 1}, {mixture.path(), 1}}) {
       const WatchedRun run{.ranks = ranks, .storage = storage, .compute = compute};
       const auto none = testing::run_pass(model, run, plan_of(Recompute::none));
       for (const RecomputePlan& plan :

@@ -137,6 +137,13 @@ TEST(SequenceModes, layers_with_another_rotary_embedding_hold_in_every_mode) {
   expect_modes_equal_one_rank(folder.path(), {2, 61, packs()}, "gemma 3, packed");
 }
 
+TEST(SequenceModes, experts_hold_in_every_mode) {
+  TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), testing::tiny_mixture_config(6, 3));
+  expect_modes_equal_one_rank(folder.path(), {}, "mixture");
+  expect_modes_equal_one_rank(folder.path(), {2, 61, packs()}, "mixture, packed");
+}
+
 TEST(SequenceModes, full_attention_of_an_encoder_holds_in_every_mode) {
   TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), testing::tiny_bert_config(6));

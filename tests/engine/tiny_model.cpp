@@ -47,6 +47,17 @@ Json tiny_gemma3_config(int64_t query_heads, int64_t key_value_heads) {
   return config;
 }
 
+Json tiny_mixture_config(int64_t query_heads, int64_t key_value_heads) {
+  Json config = tiny_llama_config(query_heads, key_value_heads);
+  config.update({{"model_type", "qwen3_moe"},
+                 {"architectures", {"Qwen3MoeForCausalLM"}},
+                 {"num_experts", 5},
+                 {"num_experts_per_tok", 2},
+                 {"moe_intermediate_size", 24},
+                 {"norm_topk_prob", true}});
+  return config;
+}
+
 Json tiny_bert_config(int64_t heads) {
   return Json{{"model_type", "bert"},
               {"architectures", {"BertForMaskedLM"}},

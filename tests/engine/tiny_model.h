@@ -21,6 +21,9 @@ Json tiny_llama_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
 // The same of a small Gemma 3, of which every second layer slides over 17 tokens.
 Json tiny_gemma3_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
 
+// The same of a small mixture of 5 experts, of which a token has 2 (Qwen3-MoE).
+Json tiny_mixture_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
+
 // The same of a small BERT with `heads`: 64 positions, padding id 3.
 Json tiny_bert_config(int64_t heads = 4);
 

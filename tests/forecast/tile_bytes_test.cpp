@@ -39,7 +39,8 @@ TEST(TileBytes, with_cudas_kernels_a_tile_holds_its_tensors_and_sums_of_norms_gr
   EXPECT_EQ(bytes.input_forward, T * m * 2);                 // normed
   EXPECT_EQ(bytes.input_backward, 2 * T * m * 2 + kSums);    // and dnormed
   EXPECT_EQ(bytes.output_forward, T * (2 * m + 3 * i) * 2);  // x1, normed, gate|up, act
-  EXPECT_EQ(bytes.output_backward, T * (2 * m + 4 * i) * 2 + 2 * T * m * 2 + kSums);
+  // x1, normed, gate|up, dact, act, d(normed)
+  EXPECT_EQ(bytes.output_backward, T * (3 * m + 4 * i) * 2);
   EXPECT_EQ(bytes.head, 2048 * (m + vocab) * 2 + 2 * 2048 * m * 2 + kSums);
 }
 

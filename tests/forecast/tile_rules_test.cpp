@@ -33,6 +33,14 @@ TEST(TileRules, a_gpu_has_whole_blocks_of_256_tokens_and_at_most_a_gibibyte) {
   EXPECT_EQ(largest_tile(32768, tile_tokens_by_rule(14336, true)), 8192);
 }
 
+// Qwen3-30B-A3B: of 16 tokens one goes to an expert, of width 768; Mixtral 8x7B: one of 4, of width 14,336.
+TEST(TileRules, experts_have_rows_enough_to_read_their_weights_for) {
+  EXPECT_EQ(tile_tokens_by_rule(8 * 768, true, 16), 16384);
+  EXPECT_EQ(tile_tokens_by_rule(2 * 14336, true, 4), 4608) << "of at most a gibibyte";
+  EXPECT_EQ(tile_tokens_by_rule(8 * 768, false, 16), 1024);
+  EXPECT_EQ(tile_tokens_by_rule(2 * 14336, false, 4), 256);
+}
+
 TEST(TileRules, a_cpu_has_what_its_caches_hold) {
   EXPECT_EQ(tile_tokens_by_rule(1408, false), 2176);
   EXPECT_EQ(tile_tokens_by_rule(14336, false), 256);

@@ -9,11 +9,15 @@ import json
 import os
 import pathlib
 import random
+import sys
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "tools"))
+from hf_reference import names_in_file
 
 
 def draw(rng, family):
@@ -44,6 +48,20 @@ def draw(rng, family):
         if config.get("use_sliding_window") and config.get("sliding_window", 1) and rng.random() < 0.5:
             config["layer_types"] = [rng.choice(["full_attention", "sliding_attention"])
                                      for _ in range(config["num_hidden_layers"])]
+    if family in ("mixtral", "qwen3_moe"):
+        experts = rng.choice([2, 3, 5])
+        config[rng.choice(["num_experts", "num_local_experts"])] = experts
+        config["num_experts_per_tok"] = rng.randint(1, experts)
+        maybe("output_router_logits", False)
+        maybe("router_aux_loss_coef", 0.01)
+        if family == "mixtral":
+            maybe("sliding_window", None, 17, 300)
+        else:
+            config["moe_intermediate_size"] = rng.choice([24, 40])
+            maybe("norm_topk_prob", True, False)
+            maybe("decoder_sparse_step", 1)
+            maybe("mlp_only_layers", [], None)
+            maybe("attention_bias", True, False)
     if family.startswith("gemma"):
         config["hidden_size"] = heads * rng.choice([8, 16, 32])
         maybe("pad_token_id", 5, None)
@@ -76,7 +94,7 @@ def expected(config_json):
     windows = []
     for layer in model.model.layers:
         window = getattr(layer.self_attn, "sliding_window", None)
-        if config.model_type == "mistral":
+        if config.model_type in ("mistral", "mixtral"):
             window = config.sliding_window
         if config.model_type == "gemma3_text" and not layer.self_attn.is_sliding:
             window = 0
@@ -88,8 +106,14 @@ def expected(config_json):
     gemma = {"softmax_scale": model.model.layers[0].self_attn.scaling, "pad_token_id": config.pad_token_id}
     if of_types:
         gemma["sliding_theta"] = config.rope_parameters["sliding_attention"]["rope_theta"]
-    return (gemma if config.model_type.startswith("gemma") else {}) | {
-        "shapes": {name: list(parameter.shape) for name, parameter in model.named_parameters()},
+    if config.model_type in ("mixtral", "qwen3_moe"):
+        gate = model.model.layers[0].mlp.gate
+        experts = {"experts_per_token": gate.top_k, "weights_sum_to_one": getattr(gate, "norm_topk_prob", True)}
+    else:
+        experts = {}
+    return experts | (gemma if config.model_type.startswith("gemma") else {}) | {
+        "shapes": {in_file: list(tensor.shape) for name, parameter in model.named_parameters()
+                   for in_file, tensor in names_in_file(config.model_type, name, parameter)},
         "layer_window": windows,
         "rope_type": rope["rope_type"],
         "rope_theta": rope["rope_theta"],
@@ -108,6 +132,9 @@ def main():
         rows.append(json.dumps({"config": config, "expected": expected(config)}))
     for number in range(16):
         config = draw(rng, ["gemma", "gemma3_text"][number % 2])
+        rows.append(json.dumps({"config": config, "expected": expected(config)}))
+    for number in range(12):
+        config = draw(rng, ["mixtral", "qwen3_moe"][number % 2])
         rows.append(json.dumps({"config": config, "expected": expected(config)}))
     out = pathlib.Path(__file__).resolve().parent / "fixtures" / "configs.json"
     out.write_text("[\n" + ",\n".join(rows) + "\n]\n")

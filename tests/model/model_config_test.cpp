@@ -369,12 +369,45 @@ TEST(ModelConfig, random_files_mean_what_they_mean_to_transformers) {
     EXPECT_EQ(config.norm_eps, expected["rms_norm_eps"]);
     EXPECT_EQ(config.bos_token_id ? Json(*config.bos_token_id) : Json(), expected["bos_token_id"]);
     EXPECT_EQ(config.eos_token_id ? Json(*config.eos_token_id) : Json(), expected["eos_token_id"]);
+    EXPECT_EQ(config.experts_per_token, expected.value("experts_per_token", 0));
+    EXPECT_EQ(config.expert_weights_sum_to_one, expected.value("weights_sum_to_one", false));
     if (!expected.contains("softmax_scale")) continue;
     EXPECT_DOUBLE_EQ(config.softmax_scale(), expected["softmax_scale"]);
     EXPECT_EQ(config.pad_token_id ? Json(*config.pad_token_id) : Json(), expected["pad_token_id"]);
     const Json sliding_theta = config.window_rope ? Json(config.window_rope->theta) : Json();
     EXPECT_EQ(sliding_theta, expected.value("sliding_theta", Json()));
   }
+}
+
+TEST(ModelConfig, what_mixtures_have_and_is_not_built_is_refused_with_what_to_do) {
+  const auto mixture = [](const std::string& key, const std::string& more = "") {
+    return refusal(small("qwen3_moe", R"("num_experts":4,"num_experts_per_tok":2,)" + key + more));
+  };
+  EXPECT_THAT(mixture(R"("output_router_logits":true)"),
+              AllOf(HasSubstr("output_router_logits"), HasSubstr("set it to false")));
+  EXPECT_THAT(mixture(R"("decoder_sparse_step":2)"), HasSubstr("decoder_sparse_step"));
+  EXPECT_THAT(mixture(R"("mlp_only_layers":[0])"), HasSubstr("mlp_only_layers"));
+  EXPECT_THAT(mixture(R"("use_sliding_window":true)"), HasSubstr("use_sliding_window"));
+  EXPECT_THAT(mixture(R"("shared_expert_intermediate_size":64)"), HasSubstr("shared_expert"));
+  EXPECT_THAT(mixture(R"("num_local_experts":8)"), HasSubstr("num_local_experts is 8"));
+  EXPECT_THAT(mixture(R"("moe_intermediate_size":0)"), HasSubstr("moe_intermediate_size"));
+  EXPECT_THAT(refusal(small("qwen3_moe", R"("num_experts":4,"num_experts_per_tok":5)")),
+              AllOf(HasSubstr("num_experts_per_tok"), HasSubstr("4 experts")));
+  EXPECT_THAT(refusal(small("mixtral", R"("router_jitter_noise":0.1)")), HasSubstr("router_jitter_noise"));
+  EXPECT_THAT(refusal(small("mixtral", R"("attention_bias":true)")), HasSubstr("attention_bias"));
+  EXPECT_THAT(refusal(small("qwen2", R"("num_experts":4)")), HasSubstr("qwen3_moe and mixtral"));
+}
+
+// Qwen3-30B-A3B: 30.5 billion parameters, of which a token meets 3.3 with the embedding.
+TEST(ModelConfig, of_a_mixture_a_token_multiplies_the_experts_that_it_goes_to) {
+  const ModelLayout layout = make_model_layout(parse(
+      R"({"model_type":"qwen3_moe","hidden_size":2048,"moe_intermediate_size":768,"num_hidden_layers":48,)"
+      R"("num_experts":128,"num_experts_per_tok":8,"num_attention_heads":32,"num_key_value_heads":4,)"
+      R"("head_dim":128,"vocab_size":151936})"));
+  EXPECT_EQ(layout.parameter_count(), 30'532'122'624);
+  const int64_t attention = 2048 * (4096 + 2 * 512) + 4096 * 2048, experts = 8 * 3 * 768 * 2048,
+                router = 128 * 2048;
+  EXPECT_EQ(layout.matmul_parameter_count(), 48 * (attention + experts + router) + 151936 * 2048);
 }
 
 TEST(ModelConfig, what_gemma_has_and_is_not_built_is_refused_with_what_to_do) {

@@ -51,6 +51,12 @@ def gemma3(**more):
                  **{"sliding_window": 23, "sliding_window_pattern": 2, **more})
 
 
+def mixture(model_type, experts, per_token, key="num_local_experts", **more):
+    """Of two heads, and narrow experts: there are many matrices."""
+    return model(model_type, 4, 2, **{key: experts, "num_experts_per_tok": per_token, "intermediate_size": 12,
+                                      "rope_parameters": DEFAULT, **more})
+
+
 def by_type(full, theta=3000.0):
     return {"full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": theta}}
 
@@ -99,6 +105,13 @@ CASES = {
     # Of a model with several rotary embeddings no length beside them is read.
     "gemma3_llama3": (gemma3(rope_parameters=by_type(LLAMA3), original_max_position_embeddings=16), 1, 61),
     "gemma3_dynamic": (gemma3(rope_parameters=by_type(DYNAMIC), max_position_embeddings=48), 1, 128),
+    "mixtral": (mixture("mixtral", 4, 2), 2, 61),
+    "mixtral_window": (mixture("mixtral", 3, 2, sliding_window=23), 1, 61),
+    "qwen3_moe": (mixture("qwen3_moe", 5, 3, "num_experts", head_dim=12, moe_intermediate_size=8, intermediate_size=99,
+                          norm_topk_prob=True), 2, 61),
+    # Weights of the chosen experts do not sum to one; all experts are chosen, so that each token has every gradient.
+    "qwen3_moe_all": (mixture("qwen3_moe", 4, 4, "num_experts", moe_intermediate_size=8, tie_word_embeddings=True), 1, 61),
+    "qwen3_moe_sparse": (mixture("qwen3_moe", 6, 2, moe_intermediate_size=8, norm_topk_prob=False), 1, 128),
 }
 
 
@@ -110,6 +123,7 @@ PACKED = {
     "mistral_window": ("1,44", None),
     "qwen2_tied": ("20,20", None),
     "bert": ("40,1,5", None),
+    "qwen3_moe": ("40,1,5", None),
     "gemma3": ("40,1,5", None),
     "gemma3_dynamic": ("70,1", None),
 }
@@ -131,7 +145,7 @@ def draw_weights(net, seed):
                 parameter.copy_(0.6 * noise)
             else:
                 gain = 2.0 if any(part in name for part in ("q_proj", "k_proj", "query", "key")) else 1.2
-                parameter.copy_(gain * noise / parameter.shape[1] ** 0.5)
+                parameter.copy_(gain * noise / parameter.shape[-1] ** 0.5)
 
 
 def relative_error(got, expected):

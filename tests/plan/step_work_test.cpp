@@ -92,6 +92,32 @@ TEST(StepWork, each_layer_that_keeps_a_part_saves_the_products_that_make_it) {
     }
 }
 
+// The small model with 8 experts of which a token has 2, each half as wide as its MLP.
+PlannedStep mixture_step(int64_t tokens, Recompute recompute) {
+  PlannedStep step = small_step(tokens, recompute);
+  ModelSizes& model = step.inputs.model;
+  model.experts = 8;
+  model.experts_per_token = 2;
+  model.intermediate = 384;
+  model.mlp_kept_width = 2 * 2 * 384 + 8;
+  return step;
+}
+
+TEST(StepWork, of_a_mixture_each_token_multiplies_its_experts_and_the_router) {
+  constexpr double kRouter = 256.0 * 8;
+  PlannedStep step = mixture_step(2048, Recompute::none);
+  step.inputs.logits_tile_tokens = 32;
+  EXPECT_EQ(matmul_parameters(step.inputs.model), kParameters + 4 * kRouter);
+  const double kept = products_of(step);
+  EXPECT_DOUBLE_EQ(kept, 6 * (kParameters + 4 * kRouter) * 2048);
+  double of_experts = 0;
+  for (const WorkItem& item : step_work(step).items)
+    of_experts += item.kind == WorkKind::matmul && item.width == 64 ? item.amount : 0;
+  EXPECT_DOUBLE_EQ(of_experts, 4 * 4 * 256.0 * 768 * 3 * 2048) << "each has a quarter of a tile's tokens";
+  step.inputs.recompute = plan_keeping({4, 4, 0}, 1, 4);
+  EXPECT_DOUBLE_EQ(products_of(step), kept + 2 * 2048 * 4 * (256.0 * 256 + 2 * 256.0 * 768 + kRouter));
+}
+
 // layer_runner.h's table; with head chunks q, k and v travel with attention, forward and backward.
 TEST(StepWork, exchanges_are_those_of_the_engine) {
   const auto sent = [](const KeptLayers& kept, int chunks) {
@@ -124,10 +150,12 @@ TEST(StepWork, groups_of_layers_run_all_but_the_last_once_more) {
 
 // recompute_cost.h, by which --recompute auto chooses groups, and the planner count the same products.
 TEST(StepWork, a_second_forward_is_what_the_cost_of_recomputing_says) {
-  for (const auto& [post_norms, tiles] : {std::pair{false, TileFormula::decoder},
-                                          {true, TileFormula::decoder},
-                                          {false, TileFormula::encoder}}) {
-    PlannedStep step = small_step(2048, Recompute::keep_attention);
+  for (const auto& [post_norms, tiles, experts] : {std::tuple{false, TileFormula::decoder, false},
+                                                   {true, TileFormula::decoder, false},
+                                                   {false, TileFormula::decoder, true},
+                                                   {false, TileFormula::encoder, false}}) {
+    PlannedStep step =
+        experts ? mixture_step(2048, Recompute::keep_attention) : small_step(2048, Recompute::keep_attention);
     step.inputs.model.post_norms = post_norms;
     step.inputs.model.tiles = tiles;
     const double products = products_of(step),

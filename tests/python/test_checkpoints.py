@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 BINARY = os.environ["TRIREME_BINARY"]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-TINY = ["tiny", "tiny-mistral", "tiny-qwen2", "tiny-qwen3", "tiny-gemma3"]
+TINY = ["tiny", "tiny-mistral", "tiny-qwen2", "tiny-qwen3", "tiny-mixtral", "tiny-qwen3-moe", "tiny-gemma3"]
 
 
 def init(out, *arguments, check=True):

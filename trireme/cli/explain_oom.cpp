@@ -53,7 +53,7 @@ void pin_defaults_of_train(PlanRequest& request) {
   pin_default(pinned.offload_activations, defaults.engine.offload.activations);
   if (pinned.recompute) pin_default(pinned.checkpoint_every, 1);  // `auto` chooses it too
   pin_default(pinned.head_chunks, defaults.engine.head_chunks);
-  pin_default(pinned.tile_tokens, tile_tokens_by_rule(request.model.intermediate, request.hardware.is_gpu));
+  pin_default(pinned.tile_tokens, tile_tokens_by_rule(request.model, request.hardware.is_gpu));
   pin_default(pinned.logits_tile_tokens,
               logits_tile_tokens_by_rule(request.model.vocab, request.hardware.is_gpu));
   if (!(request.samples_per_step > 0 && pinned.accumulation))

@@ -69,6 +69,24 @@ constexpr const char* kQwen3_4b = R"({
   "tie_word_embeddings": true, "use_sliding_window": false, "bos_token_id": 151643, "eos_token_id": 151645
 })";
 
+constexpr const char* kQwen3_30b_a3b = R"({
+  "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false,
+  "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768, "num_hidden_layers": 48,
+  "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": true,
+  "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+  "vocab_size": 151936, "max_position_embeddings": 262144, "rms_norm_eps": 1e-6, "rope_theta": 10000000.0,
+  "use_sliding_window": false, "bos_token_id": 151643, "eos_token_id": 151645
+})";
+
+constexpr const char* kMixtral_8x7b = R"({
+  "model_type": "mixtral", "architectures": ["MixtralForCausalLM"],
+  "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+  "num_local_experts": 8, "num_experts_per_tok": 2,
+  "num_attention_heads": 32, "num_key_value_heads": 8,
+  "vocab_size": 32000, "max_position_embeddings": 32768, "rope_theta": 1000000.0,
+  "bos_token_id": 1, "eos_token_id": 2
+})";
+
 // Layers slide but for each sixth.
 constexpr const char* kGemma3_1b = R"({
   "model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], "hidden_activation": "gelu_pytorch_tanh",
@@ -139,6 +157,15 @@ const std::vector<ModelPreset>& model_presets() {
        true},
       {"tiny-qwen3", "the same with query and key norms and heads 32 wide",
        llama_with(R"({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 32})"), true},
+      {"tiny-mixtral", "the same with 4 experts, of which a token has 2",
+       llama_with(R"({"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "head_dim": 16,
+                      "intermediate_size": 88, "num_local_experts": 4, "num_experts_per_tok": 2})"),
+       true},
+      {"tiny-qwen3-moe", "a tiny-qwen3 with 8 experts, of which a token has 3",
+       llama_with(R"({"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "head_dim": 32,
+                      "moe_intermediate_size": 56, "num_experts": 8, "num_experts_per_tok": 3,
+                      "norm_topk_prob": true})"),
+       true},
       {"tiny-gemma3", "a gemma 3 of the same width: every second layer slides over 256 tokens",
        gemma3_with(R"({"hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 4,
                        "num_key_value_heads": 2, "head_dim": 16, "query_pre_attn_scalar": 16,
@@ -153,6 +180,9 @@ const std::vector<ModelPreset>& model_presets() {
       {"mistral-7b", "the sizes of Mistral 7B v0.1, window 4,096", llama_with(kMistral7b), false},
       {"qwen2-7b", "the sizes of Qwen2.5 7B, 28 query heads", llama_with(kQwen2_7b), false},
       {"qwen3-4b", "the sizes of Qwen3 4B, tied embeddings", llama_with(kQwen3_4b), false},
+      {"qwen3-30b-a3b", "the sizes of Qwen3-30B-A3B of July 2025 (Instruct, Coder): 128 experts",
+       llama_with(kQwen3_30b_a3b), false},
+      {"mixtral-8x7b", "the sizes of Mixtral 8x7B", llama_with(kMixtral_8x7b), false},
       {"gemma3-270m", "the sizes of Gemma 3 270M, windows of 512",
        gemma3_with(R"({"hidden_size": 640, "intermediate_size": 2048, "num_hidden_layers": 18})"), false},
       {"gemma3-1b", "the sizes of Gemma 3 1B, windows of 512", gemma3_with("{}"), false},

@@ -58,12 +58,11 @@ struct Tiles {
   int64_t tokens, logits_tokens;
 };
 
-Tiles choose_tiles(const EngineOptions& options, const ModelConfig& config) {
+Tiles choose_tiles(const EngineOptions& options, const ModelSizes& model) {
   const bool on_gpu = !options.device.is_cpu();
-  return {
-      options.tile_tokens > 0 ? options.tile_tokens : tile_tokens_by_rule(config.intermediate_size, on_gpu),
-      options.logits_tile_tokens > 0 ? options.logits_tile_tokens
-                                     : logits_tile_tokens_by_rule(config.vocab_size, on_gpu)};
+  return {options.tile_tokens > 0 ? options.tile_tokens : tile_tokens_by_rule(model, on_gpu),
+          options.logits_tile_tokens > 0 ? options.logits_tile_tokens
+                                         : logits_tile_tokens_by_rule(model.vocab, on_gpu)};
 }
 
 std::unique_ptr<LocalAttention> choose_attention(const EngineOptions& options, at::ScalarType storage) {
@@ -160,7 +159,7 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   const at::ScalarType storage = storage_dtype(options.precision);
   const at::ScalarType tile = choose_tile_dtype(options, *mesh_.all);
   check_stored_states(options, tile);
-  const Tiles tiles = choose_tiles(options, config);
+  const Tiles tiles = choose_tiles(options, model_sizes(config, layout_));
   forecast_inputs_ = make_forecast_inputs(config, layout_, options, mesh_,
                                           {storage, tile, tiles.tokens, tiles.logits_tokens});
   connect_exchanges(mesh_, options.device);

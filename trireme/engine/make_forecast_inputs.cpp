@@ -28,6 +28,8 @@ ModelSizes model_sizes(const ModelConfig& config, const ModelLayout& layout) {
   ModelSizes sizes{.layers = config.num_hidden_layers,
                    .hidden = config.hidden_size,
                    .intermediate = config.intermediate_size,
+                   .experts = config.num_experts,
+                   .experts_per_token = config.experts_per_token,
                    .mlp_kept_width = config.mlp_kept_width,
                    .heads = config.num_attention_heads,
                    .kv_heads = config.num_key_value_heads,

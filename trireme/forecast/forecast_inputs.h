@@ -19,13 +19,15 @@ inline constexpr int64_t kFloat_bytes = 4;
 
 struct ModelSizes {
   int64_t layers = 0;
-  int64_t hidden = 0;          // M
-  int64_t intermediate = 0;    // I
-  int64_t mlp_kept_width = 0;  // ModelConfig::mlp_kept_width
-  int64_t heads = 0;           // H
-  int64_t kv_heads = 0;        // K
-  int64_t head_dim = 0;        // D
-  int64_t vocab = 0;           // V
+  int64_t hidden = 0;             // M
+  int64_t intermediate = 0;       // I, of each expert of a mixture
+  int64_t experts = 0;            // E of a mixture; 0: one MLP for all tokens
+  int64_t experts_per_token = 0;  // of them
+  int64_t mlp_kept_width = 0;     // ModelConfig::mlp_kept_width
+  int64_t heads = 0;              // H
+  int64_t kv_heads = 0;           // K
+  int64_t head_dim = 0;           // D
+  int64_t vocab = 0;              // V
   bool qk_norm = false;
   bool post_norms = false;  // ModelConfig::post_norms
   int rotary_tables = 1;    // of cosines and sines; 0: nothing is rotated
@@ -39,6 +41,12 @@ struct ModelSizes {
   bool tied = false;
   bool embedding_read_backward = false;
   bool operator==(const ModelSizes&) const = default;
+
+  // MLPs that a token goes through, and values of a token between their products.
+  int64_t mlps_per_token() const { return experts > 0 ? experts_per_token : 1; }
+  int64_t mlp_width() const { return mlps_per_token() * intermediate; }
+  // Tokens of which one goes to an expert, on average.
+  int64_t tokens_per_expert_row() const { return experts > 0 ? experts / experts_per_token : 1; }
 };
 
 // How gradients are summed over ranks (comm/collectives.h).

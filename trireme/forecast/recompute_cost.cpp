@@ -34,7 +34,7 @@ PartCost cost_of(KeptPart part, const ForecastInputs& inputs) {
   const ModelSizes& model = inputs.model;
   const auto width = [&](int64_t heads) { return static_cast<double>(heads * model.head_dim); };
   const auto e = static_cast<double>(inputs.storage_bytes), t = static_cast<double>(inputs.tile_bytes);
-  const auto m = static_cast<double>(model.hidden), i = static_cast<double>(model.intermediate);
+  const auto m = static_cast<double>(model.hidden), i = static_cast<double>(model.mlp_width());
   const double q = width(model.heads), qkv = width(model.heads + 2 * model.kv_heads);
   const Balance& balance = inputs.device_is_host ? kCpu : kGpu;
   const double sent = inputs.ulysses > 1 ? balance.link * e : 0;  // of a value
@@ -54,7 +54,7 @@ PartCost cost_of(KeptPart part, const ForecastInputs& inputs) {
     case KeptPart::mlp:
       break;
   }
-  const double products = q * m + (model.post_norms ? 3 : 2) * m * i;
+  const double products = q * m + (model.post_norms ? 3 : 2) * m * i + m * static_cast<double>(model.experts);
   return {2 * products, (m + static_cast<double>(model.mlp_kept_width)) * t};
 }
 
@@ -63,7 +63,7 @@ double product_flops_made_again(const RecomputePlan& plan, const ForecastInputs&
                  mlp = cost_of(KeptPart::mlp, inputs);
   const ModelSizes& model = inputs.model;
   const bool mlp_has_down = model.post_norms || model.tiles == TileFormula::encoder;
-  const double down = mlp_has_down ? 0 : 2 * static_cast<double>(model.hidden * model.intermediate);
+  const double down = mlp_has_down ? 0 : 2 * static_cast<double>(model.hidden * model.mlp_width());
   double flops = 0;
   for (int64_t layer = 0; layer < plan.layers; ++layer) {
     const bool keeps_attention = layer >= plan.layers - plan.layers_keeping(KeptPart::attention);

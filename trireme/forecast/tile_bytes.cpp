@@ -82,6 +82,53 @@ int64_t layer_norm_backward_bytes(const TileSizes& s, int64_t dy, int64_t x, int
   return (x == 4 ? 0 : 4) + 4 + std::max<int64_t>(dy == 4 ? 0 : 4, dx == 4 ? 0 : dx);
 }
 
+// d(normed), d(x1), with a norm of a also d(a): in the norm's backward and the out projection's.
+int64_t after_mlp_backward(const TileSizes& s, int64_t post) {
+  const int64_t out = std::max(s.gradient(s.m, s.q), s.T * s.q * s.convert);
+  return 2 * s.T * s.m * s.t + post + std::max(out, s.rms_backward(s.T));
+}
+
+int64_t decoder_head(const TileSizes& s) {
+  return s.head_T * (s.m + s.vocab) * s.t + std::max({2 * s.head_T * s.m * s.t + s.rms_backward(s.head_T),
+                                                      s.gradient(s.vocab, s.m, s.head_T), s.cross_entropy()});
+}
+
+// After attention, of a mixture of experts (model/families/expert_mlp.cpp): R rows of k choices a token.
+void add_expert_mlp(const ModelSizes& model, const TileSizes& s, TileBytes& bytes) {
+  constexpr int64_t kIndex_bytes = 8;
+  const int64_t T = s.T, t = s.t, k = model.experts_per_token, R = T * k, E = model.experts;
+  const int64_t Tm = T * s.m, Rm = R * s.m, Ri = R * s.i;
+  const bool widens = s.on_host && t != kFloat_bytes;  // ATen's sums of 16 bits
+  // Of each choice: its expert and its weight; the choice, the token and the place of its row.
+  const int64_t routing = R * (kIndex_bytes + kFloat_bytes) + 3 * R * kIndex_bytes;
+  const int64_t probabilities = T * E * kFloat_bytes;
+  const int64_t summed = Tm * (kFloat_bytes + t + (t == kFloat_bytes ? 0 : kFloat_bytes));
+
+  const auto forward = [&](int64_t gate_up) {               // with logits
+    const int64_t held = Tm * t + gate_up;                  // x1
+    return std::max({T * (s.q + s.m) * s.convert + Tm * t,  // o, x
+                     held + Tm * t + std::max({s.blocks(2, s.m), probabilities, routing + Rm * t}),
+                     held + routing + Rm * t + Ri * t + s.blocks(2, s.i, R, s.i),
+                     Tm * t + routing + Rm * t + summed});
+  };
+  const int64_t gate_up = 2 * Ri * t + T * E * t;
+  bytes.output_forward = forward(gate_up);
+  bytes.output_forward_kept = forward(0);
+
+  const int64_t expert_rows = std::max<int64_t>(1, R / E);
+  const auto backward = [&](int64_t x1, int64_t made) {
+    const int64_t held = T * (s.q + s.m) * s.convert + x1;  // o, dy
+    const int64_t mlp = held + Tm * t + routing + Rm * t;   // normed, its rows
+    const int64_t down = mlp + made + 2 * Ri * t;           // dact, act
+    const int64_t gradients = std::max(s.gradient(s.m, s.i, expert_rows), s.blocks(6, s.i, R, s.i));
+    return std::max({down + Rm * t + gradients, down + (widens ? Ri * kFloat_bytes : 0),
+                     mlp + made + s.gradient(2 * s.i, s.m, expert_rows),
+                     mlp + (made > 0 ? T * E * t : 0) + summed + Tm * t, held + after_mlp_backward(s, 0)});
+  };
+  bytes.output_backward = backward(Tm * t, gate_up);
+  bytes.output_backward_kept = backward(0, 0);
+}
+
 TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
   const TileSizes s(inputs);
   const int64_t T = s.T, t = s.t, m = s.m, i = s.i, q = s.q, qkv = s.qkv;
@@ -97,6 +144,11 @@ TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
   bytes.input_backward = T * m * t + before + T * qkv * s.convert +
                          std::max({T * m * t + s.rms_backward(T), s.gradient(qkv, m), turning, norms});
 
+  if (inputs.model.experts > 0) {
+    add_expert_mlp(inputs.model, s, bytes);
+    bytes.head = decoder_head(s);
+    return bytes;
+  }
   const int64_t post = inputs.model.post_norms ? T * m * t : 0;  // a, or another of hidden width
   const auto forward = [&](int64_t gate_up) {
     return std::max({T * (q + m) * s.convert + T * m * t + post, 2 * T * m * t + s.blocks(2, m),
@@ -104,18 +156,16 @@ TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
   };
   bytes.output_forward = forward(2 * i);
   bytes.output_forward_kept = forward(0);
-  const int64_t inside = T * (q + m) * s.convert + T * (m + 2 * i) * t;  // o, dy; normed, dact, act
   const auto backward = [&](int64_t x1, int64_t gate_up) {
-    const int64_t held = inside + x1 + gate_up + 2 * post;  // a or, where that is kept, x1; db
-    const int64_t last = std::max(s.gradient(m, q), T * q * s.convert);
-    return std::max(held + std::max({s.gradient(m, i), s.gradient(2 * i, m), s.blocks(6, i)}),
-                    held + 2 * T * m * t + post + std::max(last, s.rms_backward(T)));
+    const int64_t held = T * (q + m) * s.convert + x1 + post;         // o, dy; a or, where that is kept, x1
+    const int64_t mlp = held + gate_up + T * (m + 2 * i) * t + post;  // normed, dact, act; db
+    return std::max(mlp + std::max({s.gradient(m, i), s.gradient(2 * i, m), s.blocks(6, i), T * m * t}),
+                    held + after_mlp_backward(s, post));
   };
   bytes.output_backward = backward(T * m * t, T * 2 * i * t);
   bytes.output_backward_kept = backward(0, 0);
 
-  bytes.head = s.head_T * (m + s.vocab) * t + std::max({2 * s.head_T * m * t + s.rms_backward(s.head_T),
-                                                        s.gradient(s.vocab, m, s.head_T), s.cross_entropy()});
+  bytes.head = decoder_head(s);
   return bytes;
 }
 

@@ -4,12 +4,16 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "trireme/forecast/forecast_inputs.h"
 #include "trireme/kernels/token_tiles.h"
 
 namespace trireme {
 
 // Below which tiles save little: no plan and no advice goes there.
 constexpr int64_t kLeastTile_tokens = 16;
+
+// Of an expert, on average, that a tile is to have.
+constexpr int64_t kGpuExpertRows = 1024, kCpuExpertRows = 64;
 
 constexpr int64_t kGpuTile_bytes = int64_t{1} << 30;
 
@@ -21,11 +25,19 @@ constexpr int64_t gpu_tile_tokens(int64_t token_bytes, int64_t most) {
 
 // Of a layer, by its widest tensor (gate|up) in fp32. On a CPU it fills a few MiB: large enough for the
 // matmuls, small enough for the caches. On a GPU 8,192 tokens, so that the narrowest product of an 8B model
-// is many waves of its blocks; fewer where gate|up would take more than 1 GiB.
-constexpr int64_t tile_tokens_by_rule(int64_t intermediate, bool on_gpu) {
-  const int64_t token_bytes = 2 * intermediate * 4;
-  if (on_gpu) return gpu_tile_tokens(token_bytes, 8192);
-  return std::clamp<int64_t>((int64_t{24} << 20) / token_bytes / 64 * 64, 256, 65536);
+// is many waves of its blocks; fewer where gate|up would take more than 1 GiB. Of a mixture, whose experts
+// each see one of `tokens_per_expert_row` tokens, as many as give each the rows of a product worth its call
+// and worth reading its weights, and adding to their gradients, once more.
+constexpr int64_t tile_tokens_by_rule(int64_t mlp_width, bool on_gpu, int64_t tokens_per_expert_row = 1) {
+  const int64_t token_bytes = 2 * mlp_width * 4;
+  if (on_gpu)
+    return gpu_tile_tokens(token_bytes, std::max<int64_t>(8192, kGpuExpertRows * tokens_per_expert_row));
+  const int64_t least = std::max<int64_t>(256, kCpuExpertRows * tokens_per_expert_row);
+  return std::clamp<int64_t>((int64_t{24} << 20) / token_bytes / 64 * 64, least, 65536);
+}
+
+inline int64_t tile_tokens_by_rule(const ModelSizes& model, bool on_gpu) {
+  return tile_tokens_by_rule(model.mlp_width(), on_gpu, model.tokens_per_expert_row());
 }
 
 constexpr int64_t kCpuLogitsTile_bytes = int64_t{64} << 20;

@@ -39,6 +39,10 @@ Json computed_fields(const ModelConfig& config) {
       {"mlp_bias", config.mlp_bias},
       {"qk_norm", config.qk_norm},
       {"sliding_window", config.layer_window}};
+  if (config.num_experts > 0)
+    fields.update({{"num_experts", config.num_experts},
+                   {"num_experts_per_tok", config.experts_per_token},
+                   {"norm_topk_prob", config.expert_weights_sum_to_one}});
   for (const auto& [name, size] : config.sizes()) fields[name] = size;
   fields[config.family->norm_eps_key] = config.norm_eps;
   if (config.query_pre_attn_scalar) fields["query_pre_attn_scalar"] = *config.query_pre_attn_scalar;

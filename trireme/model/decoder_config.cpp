@@ -28,8 +28,10 @@ void check_activation(const ConfigKeys& keys, const DecoderKind& kind) {
 
 // Keys that change what the model computes and that Trireme does not have.
 void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
-  keys.refuse_unless_absent({"num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size"},
-                            "mixtures of experts are not supported");
+  if (kind.experts == nullptr)
+    keys.refuse_unless_absent(
+        {"num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size"},
+        "mixtures of experts are supported as qwen3_moe and mixtral alone");
   keys.refuse_unless_absent(
       {"per_layer_config", "no_rope_layers", "mrope_section", "vision_config", "audio_config"},
       "models of this kind are not supported");
@@ -65,13 +67,50 @@ void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
   }
 }
 
+// What a mixture of experts may ask for that is not built.
+void refuse_unbuilt_experts(const ConfigKeys& keys) {
+  keys.refuse_unless_absent({"n_shared_experts", "shared_expert_intermediate_size", "n_group"},
+                            "experts that every token shares, and groups of experts, are not supported");
+  if (keys.boolean("output_router_logits", false))
+    keys.refuse("output_router_logits",
+                "transformers would add a loss that balances the load of the experts, which is not built; "
+                "set it to false, as published models have it");
+  if (keys.number("router_jitter_noise", 0) != 0)
+    keys.refuse("router_jitter_noise", "noise before the router is not built; set it to 0");
+  if (keys.integer("decoder_sparse_step", 1) != 1)
+    keys.refuse("decoder_sparse_step", "every layer must have experts: only 1 is supported");
+  if (keys.has("mlp_only_layers") && !keys.json()["mlp_only_layers"].empty())
+    keys.refuse("mlp_only_layers", "every layer must have experts: only an empty list is supported");
+}
+
+// transformers 5 writes num_local_experts for either family, which reads both.
+int64_t number_of_experts(const ConfigKeys& keys, const ExpertKind& kind) {
+  constexpr int64_t kMost = 1 << 16;
+  if (!keys.has("num_local_experts")) return keys.size("num_experts", kind.experts, kMost);
+  const int64_t experts = keys.size("num_local_experts", kind.experts, kMost);
+  if (keys.has("num_experts") && keys.size("num_experts", experts) != experts)
+    keys.refuse("num_experts", cat("num_local_experts is ", experts, "; leave one of them out"));
+  return experts;
+}
+
+void read_experts(const ConfigKeys& keys, const DecoderKind& kind, ModelConfig& config) {
+  refuse_unbuilt_experts(keys);
+  const ExpertKind& experts = *kind.experts;
+  config.num_experts = number_of_experts(keys, experts);
+  config.experts_per_token = keys.size("num_experts_per_tok", experts.experts_per_token);
+  if (config.experts_per_token > config.num_experts)
+    keys.refuse("num_experts_per_tok", cat("there are ", config.num_experts, " experts"));
+  config.intermediate_size = keys.size(experts.width_key, kind.intermediate_size);
+  config.expert_weights_sum_to_one = experts.weights_sum_to_one || keys.boolean("norm_topk_prob", false);
+}
+
 // One window a layer, 0 for full attention, as transformers 5 chooses them.
 std::vector<int64_t> layer_windows(const ConfigKeys& keys, const DecoderKind& kind, int64_t layers) {
   const bool chosen = kind.windows == Windows::chosen_layers, patterned = kind.windows == Windows::by_pattern;
   std::optional<int64_t> window;
   if (patterned || kind.windows == Windows::all_layers ||
       (chosen && keys.boolean("use_sliding_window", false)))
-    window = keys.integer_or_null("sliding_window", 4096);
+    window = keys.integer_or_null("sliding_window", kind.silent_window);
   if (kind.windows == Windows::none && keys.boolean("use_sliding_window", false))
     keys.refuse(
         "use_sliding_window",
@@ -155,7 +194,10 @@ ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind
 
   config.vocab_size = keys.size("vocab_size", kind.vocab_size);
   config.hidden_size = keys.size("hidden_size", kind.hidden_size);
-  config.intermediate_size = keys.size("intermediate_size", kind.intermediate_size);
+  if (kind.experts != nullptr)
+    read_experts(keys, kind, config);
+  else
+    config.intermediate_size = keys.size("intermediate_size", kind.intermediate_size);
   config.num_hidden_layers = keys.size("num_hidden_layers", kind.num_hidden_layers, 100'000);
   config.num_attention_heads = keys.size("num_attention_heads", kind.num_attention_heads);
   // null: as many as query heads.
@@ -163,7 +205,7 @@ ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind
   config.num_key_value_heads =
       keys.size("num_key_value_heads", groups ? kind.key_value_heads : config.num_attention_heads);
   config.max_position_embeddings = keys.size("max_position_embeddings", kind.max_position_embeddings);
-  config.norm_eps = keys.number("rms_norm_eps", 1e-6);
+  config.norm_eps = keys.number("rms_norm_eps", kind.norm_eps);
   config.initializer_range = keys.number("initializer_range", 0.02);
   if (config.num_attention_heads % config.num_key_value_heads != 0)
     throw ConfigError(cat(keys.origin(), ": num_attention_heads ", config.num_attention_heads,
@@ -181,7 +223,7 @@ ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind
   if (kind.gemma3)
     read_gemma3(keys, config);
   else
-    config.rope = parse_rope_config(keys, config);
+    config.rope = parse_rope_config(keys, config, kind.rope_theta);
 
   config.bos_token_id = keys.first_integer("bos_token_id", kind.bos_token_id);
   config.eos_token_id = keys.first_integer("eos_token_id", kind.eos_token_id);

@@ -7,6 +7,15 @@
 
 namespace trireme {
 
+// Of a mixture of experts.
+struct ExpertKind {
+  int64_t experts, experts_per_token;
+  const char* width_key;    // of an expert's width
+  bool weights_sum_to_one;  // else norm_topk_prob says it
+  // Names of parameters behind the layer's; an expert's number stands between the second and its matrices.
+  const char *router, *expert, *gate, *up, *down;
+};
+
 struct DecoderKind {
   enum class AttentionBias { by_key, none, qkv };
   // Which layers slide: none; all, where sliding_window is set; those of use_sliding_window and
@@ -20,6 +29,7 @@ struct DecoderKind {
   int64_t key_value_heads = 0;  // 0: as many as query heads
   int64_t max_position_embeddings;
   int64_t head_dim = 0;  // 0: hidden_size / num_attention_heads
+  double norm_eps = 1e-6, rope_theta = 10000;
   bool tie_word_embeddings = false;
   std::optional<int64_t> bos_token_id = {}, eos_token_id = {}, pad_token_id = {};
 
@@ -28,8 +38,10 @@ struct DecoderKind {
   AttentionBias attention_bias = AttentionBias::by_key;
   bool mlp_bias = false;  // by its key; else there is none
   bool qk_norm = false;
+  const ExpertKind* experts = nullptr;  // of a mixture in every layer; none: one MLP
   Windows windows = Windows::none;
-  bool gemma = false;   // GeGLU, norms that add one, a scaled embedding
+  std::optional<int64_t> silent_window = 4096;  // where the file does not name it
+  bool gemma = false;                           // GeGLU, norms that add one, a scaled embedding
   bool gemma3 = false;  // norms after each part, another rope where layers slide, query_pre_attn_scalar
 };
 

@@ -57,7 +57,7 @@ struct ModelConfig {
   Causality causality = Causality::causal;
   int64_t vocab_size = 0;           // V
   int64_t hidden_size = 0;          // M
-  int64_t intermediate_size = 0;    // I
+  int64_t intermediate_size = 0;    // I, of each expert where there are experts
   int64_t num_hidden_layers = 0;    // L
   int64_t num_attention_heads = 0;  // H
   int64_t num_key_value_heads = 0;  // K
@@ -66,8 +66,11 @@ struct ModelConfig {
   // Positions are told to attention by rotating q and k; else a table of max_position_embeddings rows is
   // added to the embedding, and there are none beyond.
   bool rotates = true;
-  int64_t type_vocab_size = 0;  // rows of BERT's token type embeddings, of which the first is used
-  int64_t mlp_kept_width = 0;   // values a token that a layer's MLP keeps for its backward
+  int64_t type_vocab_size = 0;    // rows of BERT's token type embeddings, of which the first is used
+  int64_t num_experts = 0;        // E, the MLPs of a layer of which a token has some; 0: one for all tokens
+  int64_t experts_per_token = 0;  // k
+  bool expert_weights_sum_to_one = false;  // RoutingRule
+  int64_t mlp_kept_width = 0;              // values a token that a layer's MLP keeps for its backward
   double norm_eps = 1e-6;
   double initializer_range = 0.02;
   bool tie_word_embeddings = false;

@@ -18,7 +18,7 @@ UnitBuilder::UnitBuilder(std::string name, std::string prefix, size_t slots) : p
   unit_.tensors.resize(slots);
 }
 
-void UnitBuilder::matrix(size_t slot, std::initializer_list<Rows> parameters, int64_t columns) {
+void UnitBuilder::matrix(size_t slot, const std::vector<Rows>& parameters, int64_t columns) {
   TensorSpec& tensor = unit_.tensors.at(slot);
   TRIREME_ASSERT(tensor.rows == 0, "unit ", unit_.name, " has its slot ", slot, " twice");
   unit_.elements = round_up(unit_.elements, kAlignment_elements);
@@ -36,6 +36,12 @@ void UnitBuilder::matrix(size_t slot, std::initializer_list<Rows> parameters, in
   }
 }
 
+void UnitBuilder::expert_matrices(size_t slot, const std::vector<Rows>& parameters, int64_t columns,
+                                  int64_t experts, int64_t experts_per_token) {
+  matrix(slot, parameters, columns);
+  unit_.tensors[slot].experts = experts;
+  unit_.tensors[slot].experts_per_token = experts_per_token;
+}
 void UnitBuilder::linear(size_t slot, const std::string& name, int64_t rows, int64_t columns) {
   matrix(slot, {{name + ".weight", rows}}, columns);
   vector(slot + 1, {{name + ".bias", rows}});
@@ -61,7 +67,8 @@ int64_t ModelLayout::matmul_parameter_count() const {
   const TensorSpec& words = units.front().tensors[kWords];
   int64_t count = tied ? words.rows * words.columns : 0;
   for (size_t unit = 1; unit < units.size(); ++unit)
-    for (const TensorSpec& tensor : units[unit].tensors) count += tensor.rows * tensor.columns;
+    for (const TensorSpec& tensor : units[unit].tensors)
+      count += tensor.rows * tensor.columns / tensor.experts * tensor.experts_per_token;
   return count;
 }
 

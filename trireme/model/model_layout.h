@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -33,6 +32,8 @@ struct TensorSpec {
   int64_t offset = 0;
   int64_t rows = 0;     // 0: this model does not have it
   int64_t columns = 0;  // 0: a vector
+  // Of the matrices of a mixture: how many lie one below the other, and by how many a token is multiplied.
+  int64_t experts = 1, experts_per_token = 1;
 };
 
 struct UnitSpec {
@@ -51,9 +52,12 @@ class UnitBuilder {
   // `slots`: how many tensors the family's units of this kind have at most.
   UnitBuilder(std::string name, std::string prefix, size_t slots);
 
-  void matrix(size_t slot, std::initializer_list<Rows> parameters, int64_t columns);
+  void matrix(size_t slot, const std::vector<Rows>& parameters, int64_t columns);
   // Vectors do not decay.
-  void vector(size_t slot, std::initializer_list<Rows> parameters) { matrix(slot, parameters, 0); }
+  void vector(size_t slot, const std::vector<Rows>& parameters) { matrix(slot, parameters, 0); }
+  // The matrices of `experts` experts, by `experts_per_token` of which a token is multiplied.
+  void expert_matrices(size_t slot, const std::vector<Rows>& parameters, int64_t columns, int64_t experts,
+                       int64_t experts_per_token);
   // NAME.weight and, in the next slot, NAME.bias.
   void linear(size_t slot, const std::string& name, int64_t rows, int64_t columns);
   void layer_norm(size_t slot, const std::string& name, int64_t width);
@@ -88,8 +92,9 @@ struct ModelLayout {
   int layer_unit(int64_t layer) const { return static_cast<int>(1 + layer); }
   int head_unit() const { return static_cast<int>(units.size()) - 1; }
 
-  int64_t parameter_count() const;         // all, tied embeddings counted once
-  int64_t matmul_parameter_count() const;  // N of the FLOPs formula: embedding excluded, head included
+  int64_t parameter_count() const;  // all, tied embeddings counted once
+  // N of the FLOPs formula: embedding excluded, head included, of experts those that one token goes to.
+  int64_t matmul_parameter_count() const;
 };
 
 // As the family of the config lays it out.

@@ -148,10 +148,10 @@ std::vector<std::string> rope_keys() {
           "original_max_position_embeddings"};
 }
 
-RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config) {
+RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config, double silent_theta) {
   const char* const key = filled(keys, "rope_scaling") ? "rope_scaling" : "rope_parameters";
   const ConfigKeys rope(filled(keys, key) ? keys.json()[key] : empty_object(), keys.origin(), cat(key, "."));
-  return parse_rope(keys, rope, config, {});
+  return parse_rope(keys, rope, config, {.silent_theta = silent_theta});
 }
 
 LayerRopes parse_layer_ropes(const ConfigKeys& keys, const ModelConfig& config) {

@@ -12,7 +12,8 @@ std::vector<std::string> rope_keys();
 
 // `config` must already hold head_dim and max_position_embeddings. ConfigError: an unknown kind, a missing or
 // nonsensical value, parameters of types of layers.
-RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config);
+// `silent_theta`: where the file says none.
+RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config, double silent_theta);
 
 // The same of a model whose sliding layers have another one (Gemma 3): `rope_parameters` then has an object
 // for each type of layer. In the older form `rope_scaling` and `rope_theta` are of layers of full attention,

@@ -12,8 +12,9 @@ namespace {
 void zero_between_tensors(const at::Tensor& flat, const UnitSpec& unit) {
   std::vector<std::pair<int64_t, int64_t>> tensors;  // begin, end
   tensors.reserve(unit.tensors.size() + 1);
-  for (const auto& [offset, rows, columns] : unit.tensors)
-    if (rows > 0) tensors.emplace_back(offset, offset + rows * std::max<int64_t>(columns, 1));
+  for (const TensorSpec& tensor : unit.tensors)
+    if (tensor.rows > 0)
+      tensors.emplace_back(tensor.offset, tensor.offset + tensor.rows * std::max<int64_t>(tensor.columns, 1));
   tensors.emplace_back(unit.elements, unit.elements);
   std::sort(tensors.begin(), tensors.end());
   int64_t filled = 0;

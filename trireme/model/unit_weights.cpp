@@ -5,10 +5,12 @@ namespace trireme {
 UnitWeights bind_weights(const at::Tensor& flat, const UnitSpec& unit) {
   UnitWeights weights(unit.tensors.size());
   for (size_t slot = 0; slot < weights.size(); ++slot) {
-    const auto& [offset, rows, columns] = unit.tensors[slot];
-    if (rows == 0) continue;
-    weights[slot] = columns == 0 ? flat.narrow(0, offset, rows)
-                                 : flat.narrow(0, offset, rows * columns).view({rows, columns});
+    const TensorSpec& tensor = unit.tensors[slot];
+    if (tensor.rows == 0) continue;
+    weights[slot] =
+        tensor.columns == 0
+            ? flat.narrow(0, tensor.offset, tensor.rows)
+            : flat.narrow(0, tensor.offset, tensor.rows * tensor.columns).view({tensor.rows, tensor.columns});
   }
   return weights;
 }

@@ -95,7 +95,7 @@ class CandidateList {
 
   void add_tiles(Configuration of_tiles, int64_t rows) {
     const bool on_gpu = request_.hardware.is_gpu;
-    const int64_t tile = tile_tokens_by_rule(request_.model.intermediate, on_gpu);
+    const int64_t tile = tile_tokens_by_rule(request_.model, on_gpu);
     const int64_t logits_tile = logits_tile_tokens_by_rule(request_.model.vocab, on_gpu);
     const auto halved = [&](int64_t by_rule) { return std::max(kLeastTile_tokens, by_rule / 2); };
     of_tiles.tile_tokens = pinned_.tile_tokens.value_or(tile);

@@ -1,15 +1,12 @@
-// A decoder's layer and head: RMS norms before each part, rotary positions, a gated MLP.
+// A decoder's layer and head: RMS norms before each part, rotary positions, an MLP (decoder_mlp.h).
 //
 //   before attention   x_TM -> norm -> q|k|v projection -> (q/k norm) -> rotary -> qkv_TND
-//   after attention    o -> out projection = a -> (norm) + x = x1 -> norm -> gate|up -> SwiGLU or GeGLU ->
-//                      down = b -> (norm) + x1 = y_TM
+//   after attention    o -> out projection = a -> (norm) + x = x1 -> norm -> MLP + x1 = y_TM
 //   head               x_TM -> norm -> matrix -> logits_TV
 //
-// Kept after attention: x1, and gate|up [T, 2 I]. Backward runs the out projection and gate|up once more (or
-// takes what was kept), never the down projection.
-// With norms of a and b (Gemma 3, arXiv 2503.19786) backward reads their inputs, and no other product gives
-// them: it keeps a in place of x1, and b behind gate|up in the tile's memory; without them it runs down once
-// more as well.
+// Kept after attention: x1, and what the MLP keeps. Backward runs the out projection once more (or takes x1).
+// With a norm of a (Gemma 3, arXiv 2503.19786) backward reads a, and no other product gives it: a is kept in
+// place of x1.
 #include "trireme/model/families/decoder_layer.h"
 
 #include <tuple>
@@ -18,27 +15,12 @@
 #include "trireme/kernels/linear.h"
 #include "trireme/kernels/product.h"
 #include "trireme/kernels/token_ops.h"
+#include "trireme/model/families/decoder_mlp.h"
+#include "trireme/model/families/decoder_norm.h"
 #include "trireme/model/families/decoder_units.h"
-#include "trireme/model/kept_parts.h"
 
 namespace trireme::decoder {
 namespace {
-
-// What an RMS norm multiplies by. Where 1 is added it is fp32: 16 bits would round it, and transformers does
-// not.
-at::Tensor norm_factor(const ModelConfig& config, const at::Tensor& weight) {
-  if (!config.norms_add_one || !weight.defined()) return weight;
-  return weight.to(compute_dtype(weight)).add(1);
-}
-
-at::Tensor norm(const ModelConfig& config, const at::Tensor& x_TM, const at::Tensor& weight,
-                at::ScalarType dtype) {
-  return rms_norm(x_TM, norm_factor(config, weight), config.norm_eps, dtype);
-}
-void norm_backward(const ModelConfig& config, const at::Tensor& dy_TM, const at::Tensor& x_TM,
-                   const at::Tensor& weight, at::Tensor& dx_TM, at::Tensor& dweight) {
-  rms_norm_backward(dy_TM, x_TM, norm_factor(config, weight), config.norm_eps, dx_TM, dweight);
-}
 
 // x + o Wo', in the tile dtype.
 at::Tensor residual_after_attention(const UnitWeights& w, const at::Tensor& x_TM, const at::Tensor& o_tile) {
@@ -50,7 +32,8 @@ at::Tensor residual_after_attention(const UnitWeights& w, const at::Tensor& x_TM
 
 class DecoderLayer final : public Layer {
  public:
-  explicit DecoderLayer(const ModelConfig& config) : config_(config) {}
+  explicit DecoderLayer(const ModelConfig& config)
+      : config_(config), mlp_(config.num_experts > 0 ? make_expert_mlp(config) : make_gated_mlp(config)) {}
 
   void before_attention_forward(const LayerTensors& layer, const at::Tensor& x_TM, int64_t first_row,
                                 const at::Tensor& qkv_TND) const override {
@@ -96,24 +79,7 @@ class DecoderLayer final : public Layer {
     auto [a, x1] = first_residual(w, x_TM, o_TA.to(dtype));
     if (kept != nullptr) kept->x1.copy_(a.defined() ? a : x1);
     a = at::Tensor();
-    const KeptParts mlp = kept != nullptr ? kept_parts(kept->mlp, w[kGateUp].size(0)) : KeptParts{};
-    at::Tensor act;
-    {
-      const at::Tensor normed = norm(config_, x1, w[kMlpNorm], dtype);
-      at::Tensor gate_up =
-          kept != nullptr ? mlp.first : at::empty({x_TM.size(0), w[kGateUp].size(0)}, normed.options());
-      linear_into(gate_up, normed, w[kGateUp], w[kGateUpBias]);
-      act = glu(config_.gate, gate_up);
-    }
-    if (!w[kMlpOutNorm].defined()) {
-      add_product(x1, act, w[kDown].t());
-      if (w[kDownBias].defined()) x1.add_(w[kDownBias]);
-    } else {
-      const at::Tensor b = linear_forward(act, w[kDown], w[kDownBias]);
-      act = at::Tensor();
-      if (kept != nullptr) mlp.last.copy_(b);
-      x1.add_(norm(config_, b, w[kMlpOutNorm], dtype));
-    }
+    mlp_->forward(w, norm(config_, x1, w[kMlpNorm], dtype), kept != nullptr ? kept->mlp : at::Tensor(), x1);
     y_TM.copy_(x1);
   }
 
@@ -122,7 +88,7 @@ class DecoderLayer final : public Layer {
                                 const at::Tensor& dx_TM, at::Tensor do_TA) const override {
     const UnitWeights& w = layer.weights;
     const auto dtype = w[kQkv].scalar_type();
-    const bool post_norms = w[kMlpOutNorm].defined();
+    const bool post_norms = w[kAttentionOutNorm].defined();
     const at::Tensor o = o_TA.to(dtype), dy = dy_TM.to(dtype);
     at::Tensor a, x1;
     if (kept == nullptr)
@@ -131,23 +97,8 @@ class DecoderLayer final : public Layer {
       x1 = add_normed(w, x_TM, a = kept->x1);
     else
       x1 = kept->x1;
-    const at::Tensor normed = norm(config_, x1, w[kMlpNorm], dtype);
-    KeptParts mlp = kept != nullptr ? kept_parts(kept->mlp, w[kGateUp].size(0))
-                                    : KeptParts{linear_forward(normed, w[kGateUp], w[kGateUpBias]), {}};
-    at::Tensor db = dy;
-    if (post_norms) {
-      if (!mlp.last.defined())
-        mlp.last = linear_forward(glu(config_.gate, mlp.first), w[kDown], w[kDownBias]);
-      db = at::zeros_like(dy);
-      norm_backward(config_, dy, mlp.last, w[kMlpOutNorm], db, gradients.to_add(kMlpOutNorm));
-      mlp.last = at::Tensor();
-    }
-    const at::Tensor dact = product(db, w[kDown]);
-    const at::Tensor act = glu_backward(config_.gate, dact, mlp.first);
-    const at::Tensor& dgate_up = mlp.first;
-    gradients.add_linear(kDown, kDownBias, db, act);
-    gradients.add_linear(kGateUp, kGateUpBias, dgate_up, normed);
-    const at::Tensor dnormed = product(dgate_up, w[kGateUp]);
+    const at::Tensor dnormed = mlp_->backward(w, gradients, norm(config_, x1, w[kMlpNorm], dtype), dy,
+                                              kept != nullptr ? kept->mlp : at::Tensor());
     at::Tensor dx1 = dy.clone();
     norm_backward(config_, dnormed, x1, w[kMlpNorm], dx1, gradients.to_add(kMlpNorm));
     at::Tensor da = dx1;
@@ -187,6 +138,7 @@ class DecoderLayer final : public Layer {
   }
 
   const ModelConfig& config_;
+  std::unique_ptr<const DecoderMlp> mlp_;
 };
 
 class DecoderHead final : public Head {
@@ -218,7 +170,7 @@ std::unique_ptr<Head> make_head(const ModelConfig& config) {
 }
 
 int64_t mlp_kept_width(const ModelConfig& config) {
-  return 2 * config.intermediate_size + (config.post_norms ? config.hidden_size : 0);
+  return config.num_experts > 0 ? expert_mlp_kept_width(config) : gated_mlp_kept_width(config);
 }
 
 }  // namespace trireme::decoder

@@ -15,9 +15,10 @@ enum LayerSlot : size_t {
   kKeyNorm,           // [D]
   kAttentionOutNorm,  // [M], of what attention adds to x
   kMlpNorm,           // [M], of x1 before the MLP
-  kGateUp,            // [2 I, M]
+  kRouter,            // [E, M], of a mixture of E experts
+  kGateUp,            // [2 I, M], of each expert one below the other
   kGateUpBias,        // [2 I]
-  kDown,              // [M, I]
+  kDown,              // [M, I], of each expert one below the other
   kDownBias,          // [M]
   kMlpOutNorm,        // [M], of what the MLP adds to x1
   kLayerSlots

@@ -18,6 +18,25 @@ using namespace decoder;  // slots
 using AttentionBias = DecoderKind::AttentionBias;
 using Windows = DecoderKind::Windows;
 
+constexpr ExpertKind kMixtral{.experts = 8,
+                              .experts_per_token = 2,
+                              .width_key = "intermediate_size",
+                              .weights_sum_to_one = true,
+                              .router = "block_sparse_moe.gate.weight",
+                              .expert = "block_sparse_moe.experts.",
+                              .gate = ".w1.weight",
+                              .up = ".w3.weight",
+                              .down = ".w2.weight"};
+constexpr ExpertKind kQwen3Moe{.experts = 128,
+                               .experts_per_token = 8,
+                               .width_key = "moe_intermediate_size",
+                               .weights_sum_to_one = false,
+                               .router = "mlp.gate.weight",
+                               .expert = "mlp.experts.",
+                               .gate = ".gate_proj.weight",
+                               .up = ".up_proj.weight",
+                               .down = ".down_proj.weight"};
+
 constexpr DecoderKind kKinds[] = {
     {.model_type = "llama",
      .vocab_size = 32000,
@@ -51,6 +70,28 @@ constexpr DecoderKind kKinds[] = {
      .head_dim = 128,
      .qk_norm = true,
      .windows = Windows::chosen_layers},
+    {.model_type = "mixtral",
+     .vocab_size = 32000,
+     .intermediate_size = 14336,
+     .key_value_heads = 8,
+     .max_position_embeddings = 131072,
+     .norm_eps = 1e-5,
+     .rope_theta = 1e6,
+     .bos_token_id = 1,
+     .eos_token_id = 2,
+     .attention_bias = AttentionBias::none,
+     .experts = &kMixtral,
+     .windows = Windows::all_layers,
+     .silent_window = {}},
+    {.model_type = "qwen3_moe",
+     .vocab_size = 151936,
+     .intermediate_size = 768,
+     .hidden_size = 2048,
+     .num_hidden_layers = 24,
+     .key_value_heads = 4,
+     .max_position_embeddings = 32768,
+     .qk_norm = true,
+     .experts = &kQwen3Moe},
     {.model_type = "gemma",
      .vocab_size = 256000,
      .intermediate_size = 24576,
@@ -85,14 +126,31 @@ constexpr DecoderKind kKinds[] = {
      .gemma3 = true},
 };
 
-ModelConfig parse(const ConfigKeys& keys) {
-  const std::string type = keys.text("model_type", "");
+const DecoderKind& kind_of(const std::string& type) {
   const auto* const kind = std::find_if(std::begin(kKinds), std::end(kKinds),
                                         [&](const DecoderKind& row) { return type == row.model_type; });
   TRIREME_ASSERT(kind != std::end(kKinds), "no decoder is called ", type);
-  ModelConfig config = parse_decoder_config(keys, *kind);
+  return *kind;
+}
+
+ModelConfig parse(const ConfigKeys& keys) {
+  ModelConfig config = parse_decoder_config(keys, kind_of(keys.text("model_type", "")));
   config.mlp_kept_width = mlp_kept_width(config);
   return config;
+}
+
+void expert_matrices(UnitBuilder& build, const ModelConfig& config) {
+  const int64_t m = config.hidden_size, i = config.intermediate_size;
+  const ExpertKind& names = *kind_of(config.raw.value("model_type", "")).experts;
+  std::vector<UnitBuilder::Rows> gate_up, down;
+  for (int64_t expert = 0; expert < config.num_experts; ++expert) {
+    gate_up.push_back({cat(names.expert, expert, names.gate), i});
+    gate_up.push_back({cat(names.expert, expert, names.up), i});
+    down.push_back({cat(names.expert, expert, names.down), m});
+  }
+  build.matrix(kRouter, {{names.router, config.num_experts}}, m);
+  build.expert_matrices(kGateUp, gate_up, m, config.num_experts, config.experts_per_token);
+  build.expert_matrices(kDown, down, i, config.num_experts, config.experts_per_token);
 }
 
 UnitSpec layer_unit(const ModelConfig& config, int64_t layer) {
@@ -118,6 +176,10 @@ UnitSpec layer_unit(const ModelConfig& config, int64_t layer) {
   build.vector(
       kMlpNorm,
       {{config.post_norms ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight", m}});
+  if (config.num_experts > 0) {
+    expert_matrices(build, config);
+    return build.finish();
+  }
   build.matrix(kGateUp, {{"mlp.gate_proj.weight", i}, {"mlp.up_proj.weight", i}}, m);
   if (config.mlp_bias) build.vector(kGateUpBias, {{"mlp.gate_proj.bias", i}, {"mlp.up_proj.bias", i}});
   build.matrix(kDown, {{"mlp.down_proj.weight", m}}, i);
@@ -163,7 +225,7 @@ ModelLayout layout(const ModelConfig& config) {
 const ModelFamily& llama_family() {
   using namespace llama;
   static const ModelFamily family{
-      .model_types = {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma3_text"},
+      .model_types = {"llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "gemma", "gemma3_text"},
       .refused_types = {{"gemma2",
                          "the soft caps of its scores and logits are not built; gemma and gemma3_text "
                          "are"},
@@ -173,6 +235,7 @@ const ModelFamily& llama_family() {
       .config_keys = {"attention_bias",
                       "attention_dropout",
                       "bos_token_id",
+                      "decoder_sparse_step",
                       "eos_token_id",
                       "head_dim",
                       "hidden_act",
@@ -184,10 +247,17 @@ const ModelFamily& llama_family() {
                       "max_position_embeddings",
                       "max_window_layers",
                       "mlp_bias",
+                      "mlp_only_layers",
+                      "moe_intermediate_size",
+                      "norm_topk_prob",
                       "num_attention_heads",
+                      "num_experts",
+                      "num_experts_per_tok",
                       "num_hidden_layers",
                       "num_key_value_heads",
+                      "num_local_experts",
                       "original_max_position_embeddings",
+                      "output_router_logits",
                       "pad_token_id",
                       "query_pre_attn_scalar",
                       "rms_norm_eps",
@@ -195,6 +265,8 @@ const ModelFamily& llama_family() {
                       "rope_parameters",
                       "rope_scaling",
                       "rope_theta",
+                      "router_aux_loss_coef",
+                      "router_jitter_noise",
                       "sliding_window",
                       "sliding_window_pattern",
                       "tie_word_embeddings",

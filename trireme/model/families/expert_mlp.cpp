@@ -1,0 +1,108 @@
+// A mixture of experts (arXiv 2101.03961, 2401.04088): a router gives each token k of E gated MLPs, and sums
+// what they make of it by its weights.
+//
+//   normed_TM -> router: logits_TE -> experts_Tk, weights_Tk -> rows by expert: normed_RM    R = T k
+//             -> gate|up_R2I -> SwiGLU: act_RI -> down_RM -> weighted sum of each token's rows, in fp32, + x1
+//
+// Kept: gate|up of all rows, and logits: were they computed again, rounding could send a token to other experts
+// than those whose gate|up was kept. Backward runs gate|up and the router once more (or takes what was kept),
+// never down: with dact of rows that were weighted already, w dL/dw of a row is the product of act and dact.
+//
+// No loss balances the load of the experts (model/decoder_config.cpp refuses models that ask for it).
+#include "trireme/kernels/expert_routing.h"
+#include "trireme/kernels/expert_rows.h"
+#include "trireme/kernels/linear.h"
+#include "trireme/kernels/product.h"
+#include "trireme/kernels/token_ops.h"
+#include "trireme/model/families/decoder_mlp.h"
+#include "trireme/model/families/decoder_units.h"
+#include "trireme/model/kept_parts.h"
+
+namespace trireme::decoder {
+namespace {
+
+class ExpertMlp final : public DecoderMlp {
+ public:
+  explicit ExpertMlp(const ModelConfig& config)
+      : config_(config), rule_{config.experts_per_token, config.expert_weights_sum_to_one} {}
+
+  void forward(const UnitWeights& w, at::Tensor normed_TM, const at::Tensor& kept_TW,
+               at::Tensor& x1_TM) const override {
+    KeptParts kept = kept_or_new(kept_TW, normed_TM);
+    linear_into(kept.last, normed_TM, w[kRouter], {});
+    const Routing routing = route(kept.last, rule_);
+    const ExpertRows rows = rows_by_expert(routing.experts_Tk, config_.num_experts);
+    at::Tensor gathered_RM = gather_rows(rows, normed_TM);
+    normed_TM = at::Tensor();
+    at::Tensor gate_up_R2I = by_rows(kept.first);
+    expert_products_into(rows, gate_up_R2I, gathered_RM, w[kGateUp]);
+    at::Tensor act_RI = glu(config_.gate, gate_up_R2I);
+    kept = {};
+    gate_up_R2I = at::Tensor();
+    expert_products_into(rows, gathered_RM, act_RI, w[kDown]);
+    act_RI = at::Tensor();
+    x1_TM.add_(sum_of_rows(rows, gathered_RM, routing.weights_Tk));
+  }
+
+  at::Tensor backward(const UnitWeights& w, UnitGradients& gradients, at::Tensor normed_TM,
+                      const at::Tensor& dy_TM, const at::Tensor& kept_TW) const override {
+    KeptParts kept = kept_or_new(kept_TW, normed_TM);
+    if (!kept_TW.defined()) linear_into(kept.last, normed_TM, w[kRouter], {});
+    const Routing routing = route(kept.last, rule_);
+    const ExpertRows rows = rows_by_expert(routing.experts_Tk, config_.num_experts);
+    at::Tensor gathered_RM = gather_rows(rows, normed_TM);
+    at::Tensor gate_up_R2I = by_rows(kept.first);
+    if (!kept_TW.defined()) expert_products_into(rows, gate_up_R2I, gathered_RM, w[kGateUp]);
+    at::Tensor weighted_dweights_Tk;
+    {
+      at::Tensor dy_RM = gather_rows(rows, dy_TM);
+      dy_RM.mul_(gather_choices(rows, routing.weights_Tk.to(dy_RM.scalar_type())));
+      at::Tensor dact_RI = at::empty({rows.rows(), config_.intermediate_size}, dy_RM.options());
+      expert_products_backward_into(rows, dact_RI, dy_RM, w[kDown]);
+      const at::Tensor act_RI = glu_backward(config_.gate, dact_RI, gate_up_R2I);
+      add_expert_gradients(rows, gradients.to_add(kDown), dy_RM, act_RI);
+      dy_RM = at::Tensor();
+      weighted_dweights_Tk = dact_RI.mul_(act_RI)
+                                 .sum(1, /*keepdim=*/false, compute_dtype(dact_RI))
+                                 .index_select(0, rows.row_Tk.view({-1}))
+                                 .view(rows.row_Tk.sizes());
+    }
+    // gate|up is its gradient now.
+    add_expert_gradients(rows, gradients.to_add(kGateUp), gate_up_R2I, gathered_RM);
+    expert_products_backward_into(rows, gathered_RM, gate_up_R2I, w[kGateUp]);
+    gate_up_R2I = kept.first = at::Tensor();
+    const at::Tensor dnormed_TM = sum_of_rows(rows, gathered_RM, {}).to(normed_TM.scalar_type());
+    const at::Tensor dlogits_TE = route_backward(weighted_dweights_Tk, routing, kept.last, rule_);
+    gradients.add_linear(kRouter, std::nullopt, dlogits_TE, normed_TM);
+    add_product(dnormed_TM, dlogits_TE, w[kRouter]);
+    return dnormed_TM;
+  }
+
+ private:
+  // gate|up [T, 2 k I] and logits [T, E]
+  KeptParts kept_or_new(const at::Tensor& kept_TW, const at::Tensor& normed_TM) const {
+    const int64_t T = normed_TM.size(0), gate_up = 2 * rule_.experts_per_token * config_.intermediate_size;
+    if (kept_TW.defined()) return kept_parts(kept_TW, gate_up);
+    return {at::empty({T, gate_up}, normed_TM.options()),
+            at::empty({T, config_.num_experts}, normed_TM.options())};
+  }
+  // [T, 2 k I] -> [R, 2 I]
+  at::Tensor by_rows(const at::Tensor& gate_up) const {
+    return gate_up.view({-1, 2 * config_.intermediate_size});
+  }
+
+  const ModelConfig& config_;
+  const RoutingRule rule_;
+};
+
+}  // namespace
+
+std::unique_ptr<DecoderMlp> make_expert_mlp(const ModelConfig& config) {
+  return std::make_unique<ExpertMlp>(config);
+}
+
+int64_t expert_mlp_kept_width(const ModelConfig& config) {
+  return 2 * config.experts_per_token * config.intermediate_size + config.num_experts;
+}
+
+}  // namespace trireme::decoder
