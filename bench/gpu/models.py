@@ -12,11 +12,13 @@ import time
 from command import Guarded, last_line, text_of
 
 WIDE = ["--preset", "llama3-8b", "--set", "num_hidden_layers=4", "--set", "vocab_size=32000"]  # four layers of 8B's width
+EXPERTS = ["--preset", "qwen3-30b-a3b", "--set", "num_hidden_layers=6"]  # 4.4 billion parameters: 57 GiB updated in backward
 MODELS = {
-    "cuda": {"8b": ["--preset", "llama3-8b", "--dtype", "bfloat16"], "wide4": [*WIDE, "--dtype", "bfloat16"]},
-    "cpu": {"8b": ["--preset", "tiny"], "wide4": ["--preset", "tiny", "--set", "num_hidden_layers=4"]},
+    "cuda": {"8b": ["--preset", "llama3-8b", "--dtype", "bfloat16"], "wide4": [*WIDE, "--dtype", "bfloat16"],
+             "experts6": [*EXPERTS, "--dtype", "bfloat16"]},
+    "cpu": {"8b": ["--preset", "tiny"], "wide4": ["--preset", "tiny", "--set", "num_hidden_layers=4"], "experts6": ["--preset", "tiny-qwen3-moe"]},
 }
-GIB_NEEDED = {"cuda": {"8b": 17, "wide4": 3}, "cpu": {"8b": 0, "wide4": 0}}
+GIB_NEEDED = {"cuda": {"8b": 17, "wide4": 3, "experts6": 9}, "cpu": {"8b": 0, "wide4": 0, "experts6": 0}}
 # 14 bytes a parameter, updated in backward: all of 8B takes 105 GiB before any activation, half of its layers 59.
 LEAST_GPU_GIB_OF_8B = 120
 HALF_OF_8B = ["--set", "num_hidden_layers=16"]

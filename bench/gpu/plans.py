@@ -1,7 +1,7 @@
 """Which stages a plan holds, in which order, and how many seconds each has. What a stage leaves over goes to those after it."""
 import sys
 
-STAGES = ("facts", "micro", "tests", "truth", "speed", "long", "kernels", "ranks", "longest")
+STAGES = ("facts", "micro", "tests", "truth", "speed", "long", "kernels", "ranks", "longest", "experts")
 RESERVE_SECONDS = 20  # of a plan: start-up, the ends of commands, the last page
 
 PLANS = {
@@ -10,7 +10,7 @@ PLANS = {
     "45": [("facts", 20), ("micro", 240), ("tests", 420), ("truth", 420), ("speed", 600), ("long", 580), ("kernels", 240), ("ranks", 160)],
 }
 
-BY_NAME_ALONE = {"longest": 1500}
+BY_NAME_ALONE = {"longest": 1500, "experts": 240}
 
 
 def plan_of(word):

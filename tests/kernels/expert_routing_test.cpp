@@ -127,9 +127,11 @@ TEST(ExpertRows, products_and_sums_are_those_of_each_token_with_its_experts) {
     at::Tensor dx = at::empty_like(x_rows);
     expert_products_backward_into(rows, dx, dy_rows, weights.to(dtype));
     EXPECT_LT(relative_error(sum_of_rows(rows, dx, {}), expected_dx), tolerance);
-    const at::Tensor dw = at::ones({kExperts * kOut, kWidth});
-    add_expert_gradients(rows, dw, dy_rows, x_rows);
-    EXPECT_LT(relative_error(dw.view_as(expected_dw), expected_dw), tolerance);
+    for (const SumState state : {SumState::undefined, SumState::begun}) {
+      const at::Tensor dw = at::full({kExperts * kOut, kWidth}, state == SumState::begun ? 1.0 : std::nan(""));
+      add_expert_gradients(rows, dw, dy_rows, x_rows, state);
+      EXPECT_LT(relative_error(dw.view_as(expected_dw), expected_dw - (state == SumState::begun ? 0 : 1)), tolerance);
+    }
   }
   EXPECT_TRUE(at::equal(gather_choices(rows, choice_weights).view(-1).index_select(0, rows.row_Tk.view(-1)),
                         choice_weights.view(-1)));

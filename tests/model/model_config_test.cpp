@@ -393,6 +393,7 @@ TEST(ModelConfig, what_mixtures_have_and_is_not_built_is_refused_with_what_to_do
   EXPECT_THAT(mixture(R"("moe_intermediate_size":0)"), HasSubstr("moe_intermediate_size"));
   EXPECT_THAT(refusal(small("qwen3_moe", R"("num_experts":4,"num_experts_per_tok":5)")),
               AllOf(HasSubstr("num_experts_per_tok"), HasSubstr("4 experts")));
+  EXPECT_THAT(mixture(R"("num_local_experts":100000)"), HasSubstr("expected 1 to 65536")) << "of four layers";
   EXPECT_THAT(refusal(small("mixtral", R"("router_jitter_noise":0.1)")), HasSubstr("router_jitter_noise"));
   EXPECT_THAT(refusal(small("mixtral", R"("attention_bias":true)")), HasSubstr("attention_bias"));
   EXPECT_THAT(refusal(small("qwen2", R"("num_experts":4)")), HasSubstr("qwen3_moe and mixtral"));

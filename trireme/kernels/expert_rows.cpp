@@ -7,13 +7,13 @@
 namespace trireme {
 namespace {
 
-// Calls body(expert, first row, rows) for each expert that has any.
+// Calls body(expert, first row, rows) for each expert.
 template <typename Body>
 void for_experts(const ExpertRows& rows, const Body& body) {
   int64_t begin = 0;
   for (size_t expert = 0; expert < rows.ends.size(); ++expert) {
     const int64_t end = rows.ends[expert];
-    if (end > begin) body(static_cast<int64_t>(expert), begin, end - begin);
+    body(static_cast<int64_t>(expert), begin, end - begin);
     begin = end;
   }
 }
@@ -67,6 +67,7 @@ at::Tensor sum_of_rows(const ExpertRows& rows, const at::Tensor& y_RM, const at:
 void expert_products_into(const ExpertRows& rows, at::Tensor& out_Rn, const at::Tensor& x_Rk,
                           const at::Tensor& weights_Enk) {
   for_experts(rows, [&](int64_t expert, int64_t begin, int64_t count) {
+    if (count == 0) return;
     at::Tensor out = out_Rn.narrow(0, begin, count);
     linear_into(out, x_Rk.narrow(0, begin, count), matrix_of(rows, weights_Enk, expert), {});
   });
@@ -75,18 +76,21 @@ void expert_products_into(const ExpertRows& rows, at::Tensor& out_Rn, const at::
 void expert_products_backward_into(const ExpertRows& rows, at::Tensor& dx_Rk, const at::Tensor& dy_Rn,
                                    const at::Tensor& weights_Enk) {
   for_experts(rows, [&](int64_t expert, int64_t begin, int64_t count) {
+    if (count == 0) return;
     at::Tensor dx = dx_Rk.narrow(0, begin, count);
     linear_backward_into(dx, dy_Rn.narrow(0, begin, count), matrix_of(rows, weights_Enk, expert));
   });
 }
 
 void add_expert_gradients(const ExpertRows& rows, const at::Tensor& gradients_Enk, const at::Tensor& dy_Rn,
-                          const at::Tensor& x_Rk) {
+                          const at::Tensor& x_Rk, SumState state) {
   at::Tensor no_bias;
   for_experts(rows, [&](int64_t expert, int64_t begin, int64_t count) {
     at::Tensor gradient = matrix_of(rows, gradients_Enk, expert);
-    add_linear_gradient(gradient, no_bias, dy_Rn.narrow(0, begin, count), x_Rk.narrow(0, begin, count),
-                        SumState::begun);
+    if (count > 0)
+      add_linear_gradient(gradient, no_bias, dy_Rn.narrow(0, begin, count), x_Rk.narrow(0, begin, count), state);
+    else if (state == SumState::undefined)
+      gradient.zero_();
   });
 }
 

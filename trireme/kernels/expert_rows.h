@@ -14,6 +14,8 @@
 
 #include <ATen/ATen.h>
 
+#include "trireme/kernels/sum_state.h"
+
 namespace trireme {
 
 struct ExpertRows {
@@ -35,12 +37,13 @@ at::Tensor gather_choices(const ExpertRows& rows, const at::Tensor& values_Tk);
 at::Tensor sum_of_rows(const ExpertRows& rows, const at::Tensor& y_RM, const at::Tensor& weights_Tk);
 
 // The three products of linear.h for each expert e with its rows: weights and gradients are [E n, k], the
-// experts' matrices one below the other. The gradients' sums have begun.
+// experts' matrices one below the other. Where the gradients' state is undefined, they are written over, with
+// zeroes of an expert without rows.
 void expert_products_into(const ExpertRows& rows, at::Tensor& out_Rn, const at::Tensor& x_Rk,
                           const at::Tensor& weights_Enk);
 void expert_products_backward_into(const ExpertRows& rows, at::Tensor& dx_Rk, const at::Tensor& dy_Rn,
                                    const at::Tensor& weights_Enk);
 void add_expert_gradients(const ExpertRows& rows, const at::Tensor& gradients_Enk, const at::Tensor& dy_Rn,
-                          const at::Tensor& x_Rk);
+                          const at::Tensor& x_Rk, SumState state);
 
 }  // namespace trireme

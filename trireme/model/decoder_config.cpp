@@ -84,10 +84,11 @@ void refuse_unbuilt_experts(const ConfigKeys& keys) {
 }
 
 // transformers 5 writes num_local_experts for either family, which reads both.
-int64_t number_of_experts(const ConfigKeys& keys, const ExpertKind& kind) {
-  constexpr int64_t kMost = 1 << 16;
-  if (!keys.has("num_local_experts")) return keys.size("num_experts", kind.experts, kMost);
-  const int64_t experts = keys.size("num_local_experts", kind.experts, kMost);
+int64_t number_of_experts(const ConfigKeys& keys, const ExpertKind& kind, int64_t layers) {
+  constexpr int64_t kMost_of_all_layers = 1 << 18;  // each has three names; 16 times as many as DeepSeek's
+  const int64_t most = kMost_of_all_layers / layers;
+  if (!keys.has("num_local_experts")) return keys.size("num_experts", kind.experts, most);
+  const int64_t experts = keys.size("num_local_experts", kind.experts, most);
   if (keys.has("num_experts") && keys.size("num_experts", experts) != experts)
     keys.refuse("num_experts", cat("num_local_experts is ", experts, "; leave one of them out"));
   return experts;
@@ -96,7 +97,7 @@ int64_t number_of_experts(const ConfigKeys& keys, const ExpertKind& kind) {
 void read_experts(const ConfigKeys& keys, const DecoderKind& kind, ModelConfig& config) {
   refuse_unbuilt_experts(keys);
   const ExpertKind& experts = *kind.experts;
-  config.num_experts = number_of_experts(keys, experts);
+  config.num_experts = number_of_experts(keys, experts, config.num_hidden_layers);
   config.experts_per_token = keys.size("num_experts_per_tok", experts.experts_per_token);
   if (config.experts_per_token > config.num_experts)
     keys.refuse("num_experts_per_tok", cat("there are ", config.num_experts, " experts"));
@@ -194,11 +195,11 @@ ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind
 
   config.vocab_size = keys.size("vocab_size", kind.vocab_size);
   config.hidden_size = keys.size("hidden_size", kind.hidden_size);
+  config.num_hidden_layers = keys.size("num_hidden_layers", kind.num_hidden_layers, 100'000);
   if (kind.experts != nullptr)
     read_experts(keys, kind, config);
   else
     config.intermediate_size = keys.size("intermediate_size", kind.intermediate_size);
-  config.num_hidden_layers = keys.size("num_hidden_layers", kind.num_hidden_layers, 100'000);
   config.num_attention_heads = keys.size("num_attention_heads", kind.num_attention_heads);
   // null: as many as query heads.
   const bool groups = kind.key_value_heads != 0 && !keys.json().contains("num_key_value_heads");

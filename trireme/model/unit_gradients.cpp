@@ -37,6 +37,11 @@ at::Tensor& UnitGradients::to_add(size_t slot) {
   return values;
 }
 
+std::pair<at::Tensor, SumState> UnitGradients::begin(size_t slot) {
+  auto& [values, state] = sums_.at(slot);
+  return {values, std::exchange(state, SumState::begun)};
+}
+
 void UnitGradients::add_linear(size_t matrix, std::optional<size_t> bias, const at::Tensor& dy_Tn,
                                const at::Tensor& x_Tk) {
   at::Tensor no_bias;

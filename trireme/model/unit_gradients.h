@@ -7,6 +7,7 @@
 #pragma once
 
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -31,6 +32,8 @@ class UnitGradients {
   at::Tensor& to_add(size_t slot);
   // Matrix [n, k] += dy' x, from dy [T, n] and x [T, k]; bias [n] += column sums of dy, where there is one.
   void add_linear(size_t matrix, std::optional<size_t> bias, const at::Tensor& dy_Tn, const at::Tensor& x_Tk);
+  // A matrix that the caller adds to, or writes over where its state, which is begun from now on, was undefined.
+  std::pair<at::Tensor, SumState> begin(size_t slot);
   // Exchanges a tensor with another unit's: a tied matrix is lent to the head, and given back.
   void exchange(size_t slot, UnitGradients& other, size_t other_slot);
   // To be called before anything reads the flat gradient.

@@ -14,6 +14,16 @@
 
 namespace trireme {
 
+namespace {
+
+// Of a mixture of experts: MFU counts by it.
+std::string multiplied_text(const ModelConfig& config, const ModelLayout& layout) {
+  if (config.num_experts == 0) return {};
+  return cat("of which a token is multiplied by ", format_count(layout.matmul_parameter_count()), ", ");
+}
+
+}  // namespace
+
 void RunInProgress::note(const std::string& text) {
   if (progress_)
     progress_->note(text);
@@ -26,7 +36,7 @@ void RunInProgress::report_start() {
                     plan_.count());
   const std::string exchanges = world_.describe_exchanges();
   note(cat("model ", options_.model_dir.string(), ", ", format_count(engine_->layout().parameter_count()),
-           " parameters, ", world_.size(), world_.size() == 1 ? " rank" : " ranks",
+           " parameters, ", multiplied_text(engine_->config(), engine_->layout()), world_.size(), world_.size() == 1 ? " rank" : " ranks",
            exchanges.empty() ? "" : ", exchanges by ", exchanges));
   report_engine();
   note(cat("MFU is a share of ", format_fixed(peak_.flops_per_second / 1e12, 2), " TFLOP/s a rank (",

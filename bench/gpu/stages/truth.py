@@ -11,7 +11,8 @@ from layout import python_with
 
 # Of head widths that a GPU's kernels take in bf16 (a multiple of 8). In bf16 the small models differ by up to 0.09 on a CPU; a wrong kernel by 1.
 FIXTURES = (("llama", "reference", "fp32"), ("llama", "reference", "bf16"), ("llama", "packed", "fp32"), ("mistral_window_linear", "reference", "bf16"),
-            ("qwen3", "reference", "fp32"), ("llama", "padded", "bf16"), ("bert", "reference", "fp32"))
+            ("qwen3", "reference", "fp32"), ("qwen3_moe_sparse", "reference", "fp32"), ("mixtral", "reference", "fp32"),
+            ("llama", "padded", "bf16"), ("bert", "reference", "fp32"))
 TOLERANCE = {"fp32": "1e-4", "bf16": "0.2"}
 OFFLOAD = ["--offload_activations", "cpu", "--offload_optimizer", "cpu", "--zero", "3", "--offload_params", "cpu"]
 

@@ -60,7 +60,7 @@ class ExpertMlp final : public DecoderMlp {
       at::Tensor dact_RI = at::empty({rows.rows(), config_.intermediate_size}, dy_RM.options());
       expert_products_backward_into(rows, dact_RI, dy_RM, w[kDown]);
       const at::Tensor act_RI = glu_backward(config_.gate, dact_RI, gate_up_R2I);
-      add_expert_gradients(rows, gradients.to_add(kDown), dy_RM, act_RI);
+      add_gradients(gradients, kDown, rows, dy_RM, act_RI);
       dy_RM = at::Tensor();
       weighted_dweights_Tk = dact_RI.mul_(act_RI)
                                  .sum(1, /*keepdim=*/false, compute_dtype(dact_RI))
@@ -68,7 +68,7 @@ class ExpertMlp final : public DecoderMlp {
                                  .view(rows.row_Tk.sizes());
     }
     // gate|up is its gradient now.
-    add_expert_gradients(rows, gradients.to_add(kGateUp), gate_up_R2I, gathered_RM);
+    add_gradients(gradients, kGateUp, rows, gate_up_R2I, gathered_RM);
     expert_products_backward_into(rows, gathered_RM, gate_up_R2I, w[kGateUp]);
     gate_up_R2I = kept.first = at::Tensor();
     const at::Tensor dnormed_TM = sum_of_rows(rows, gathered_RM, {}).to(normed_TM.scalar_type());
@@ -79,6 +79,11 @@ class ExpertMlp final : public DecoderMlp {
   }
 
  private:
+  static void add_gradients(UnitGradients& gradients, size_t slot, const ExpertRows& rows, const at::Tensor& dy,
+                            const at::Tensor& x) {
+    const auto [sums, state] = gradients.begin(slot);
+    add_expert_gradients(rows, sums, dy, x, state);
+  }
   // gate|up [T, 2 k I] and logits [T, E]
   KeptParts kept_or_new(const at::Tensor& kept_TW, const at::Tensor& normed_TM) const {
     const int64_t T = normed_TM.size(0), gate_up = 2 * rule_.experts_per_token * config_.intermediate_size;
