@@ -38,11 +38,11 @@ def need_binary():
         sys.exit(f"bench: {BINARY} is missing; ./dev bench builds it")
 
 
-def make_model():
-    folder = os.path.join(ROOT, "build/bench/small")
+def make_model(preset="small"):
+    folder = os.path.join(ROOT, "build/bench", preset)
     if not os.path.exists(os.path.join(folder, "config.json")):
         say("making the model")
-        subprocess.run([BINARY, "init", "--preset", "small", "--seed", "0", "--out", folder], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([BINARY, "init", "--preset", preset, "--seed", "0", "--out", folder], check=True, stdout=subprocess.DEVNULL)
     return folder
 
 

@@ -120,7 +120,7 @@ def machine_lines(header):
 
 
 def model_lines(header):
-    return [f"- model: `trireme init --preset small`, {header['parameters']} parameters, the same weights and tokens for "
+    return [f"- model: `trireme init --preset {header.get('preset', 'small')}`, {header['parameters']} parameters, the same weights and tokens for "
             "all; AdamW"]
 
 

@@ -36,6 +36,14 @@ constexpr const char* kSmallLlama = R"({
   "vocab_size": 32000, "bos_token_id": 1, "eos_token_id": 2
 })";
 
+constexpr const char* kSmallQwen3Moe = R"({
+  "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"],
+  "hidden_size": 512, "moe_intermediate_size": 352, "num_hidden_layers": 8,
+  "num_experts": 32, "num_experts_per_tok": 4, "norm_topk_prob": true,
+  "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64,
+  "vocab_size": 32000, "bos_token_id": 1, "eos_token_id": 2
+})";
+
 constexpr const char* kLlama3_8b = R"({
   "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
   "num_attention_heads": 32, "num_key_value_heads": 8,
@@ -176,6 +184,8 @@ const std::vector<ModelPreset>& model_presets() {
       {"bert-tiny", "an encoder of the same width, for masked-token training (--mask_token_id 258)",
        parse_json(kTinyBert, "the preset bert-tiny"), true},
       {"small", "llama, 512 wide, 8 layers, 8/4 heads, vocabulary 32,000", llama_with(kSmallLlama), false},
+      {"small-qwen3-moe", "a qwen3_moe of small's width: 32 experts 352 wide, of which a token has 4",
+       llama_with(kSmallQwen3Moe), false},
       {"llama3-8b", "the sizes of Llama 3.1 8B", llama_with(kLlama3_8b), false},
       {"mistral-7b", "the sizes of Mistral 7B v0.1, window 4,096", llama_with(kMistral7b), false},
       {"qwen2-7b", "the sizes of Qwen2.5 7B, 28 query heads", llama_with(kQwen2_7b), false},
