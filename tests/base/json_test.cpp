@@ -70,6 +70,16 @@ TEST(Json, equal_keys_are_refused_where_asked) {
               AllOf(HasSubstr("a.json"), HasSubstr("\"a\" is there twice")));
 }
 
+// As the header of a mixture of experts: 40,000 objects in one, in far less than the minutes of their square.
+TEST(Json, equal_keys_are_looked_for_in_objects_of_many_objects) {
+  std::string text = "{";
+  for (int i = 0; i < 40000; ++i) text += cat(i == 0 ? "" : ",", "\"", i, "\":{\"a\":[", i, "]}");
+  EXPECT_EQ(parse_json(text + "}", "a.json", {.refuse_equal_keys = true}).size(), 40000);
+  EXPECT_THAT(
+      message_of<DataError>([&] { parse_json(text + R"(,"7":1})", "a.json", {.refuse_equal_keys = true}); }),
+      HasSubstr("\"7\" is there twice"));
+}
+
 TEST(JsonFields, a_whole_number_lies_in_its_range) {
   const auto read = [](const std::string& text, WholeRange range = {}) {
     return whole_number(parse_json(text, "s.json"), "step", range, "s.json");

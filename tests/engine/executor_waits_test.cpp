@@ -76,18 +76,25 @@ TEST(StepOfTraining, reads_the_rows_of_experts_once_a_tile_and_pass) {
   config["num_hidden_layers"] = kLayers;
   config["vocab_size"] = kVocabulary;
   testing::write_tiny_model(model.path(), config);
-  run_ranks_as_threads(1, [&](World& world) {
-    EngineOptions options;
-    options.device = testing::guarded_device();
-    options.attention = AttentionKernel::reference;
-    options.tile_tokens = kTile;
-    const auto engine = assemble(world, model.path(), options);
-    const StepBatches batches{testing::slice_of_batch(1, kTokens, kVocabulary, 0, 1, 0)};
-    const int64_t before = testing::host_reads();
-    engine->train_step(batches, 1e-3);
-    constexpr int64_t kTiles = (kTokens + kTile - 1) / kTile;
-    EXPECT_EQ(testing::host_reads() - before, kReadsOfAStep + 2 * kLayers * kTiles);
-  });
+  // Of groups of two layers the first of three runs forward twice.
+  for (const auto& [recompute, every, passes] : {std::tuple{Recompute::none, 1, 2 * kLayers},
+                                                 {Recompute::full, 1, 2 * kLayers},
+                                                 {Recompute::full, 2, 2 * kLayers + 1}})
+    run_ranks_as_threads(1, [&](World& world) {
+      EngineOptions options;
+      options.device = testing::guarded_device();
+      options.attention = AttentionKernel::reference;
+      options.tile_tokens = kTile;
+      options.recompute = recompute;
+      options.checkpoint_every = every;
+      const auto engine = assemble(world, model.path(), options);
+      const StepBatches batches{testing::slice_of_batch(1, kTokens, kVocabulary, 0, 1, 0)};
+      const int64_t before = testing::host_reads();
+      engine->train_step(batches, 1e-3);
+      constexpr int64_t kTiles = (kTokens + kTile - 1) / kTile;
+      EXPECT_EQ(testing::host_reads() - before, kReadsOfAStep + passes * kTiles)
+          << name_of(recompute) << every;
+    });
 }
 
 // What the host reads in a step, for which it waits: on one rank the loss and the gradient norm, each also

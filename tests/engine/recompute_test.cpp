@@ -41,9 +41,10 @@ Json five_gemma3_layers() {
   return config;
 }
 
-// Keeps the routing beside gate|up.
+// Keeps logits beside gate|up, which the router's backward reads where weights do not sum to one.
 Json five_mixture_layers() {
   Json config = testing::tiny_mixture_config();
+  config["norm_topk_prob"] = false;
   config["num_hidden_layers"] = kLayers;
   return config;
 }

@@ -44,6 +44,24 @@ TEST(TileBytes, with_cudas_kernels_a_tile_holds_its_tensors_and_sums_of_norms_gr
   EXPECT_EQ(bytes.head, 2048 * (m + vocab) * 2 + 2 * 2048 * m * 2 + kSums);
 }
 
+// 64 experts as wide as hidden, of which a token has 8.
+TEST(TileBytes, of_a_mixture_hold_the_rows_of_its_experts) {
+  ForecastInputs inputs = llama({.on_gpu = true, .cuda = true});
+  constexpr int64_t kExperts = 64, k = 8, R = T * k;
+  inputs.model.experts = kExperts;
+  inputs.model.experts_per_token = k;
+  inputs.model.intermediate = m;
+  const TileBytes bytes = tile_bytes(inputs);
+  constexpr int64_t kRouting = R * (8 + 4 + 3 * 8), kLogits = T * kExperts * 2;
+  // x1; rows, gate|up, act
+  EXPECT_EQ(bytes.output_forward, T * m * 2 + kRouting + kLogits + R * 4 * m * 2);
+  EXPECT_EQ(bytes.output_forward_kept,
+            T * m * 2 + kRouting + std::max(R * 2 * m * 2, R * m * 2 + T * m * 10));
+  // x1, normed; rows, dy of rows, gate|up, d(act), act
+  EXPECT_EQ(bytes.output_backward, 2 * T * m * 2 + kRouting + kLogits + R * 6 * m * 2);
+  EXPECT_EQ(bytes.output_backward_kept, T * m * 2 + kRouting + R * 4 * m * 2);
+}
+
 // long_documents.h: cuDNN computes them, which has 16 bits alone, where --attention leaves the choice.
 TEST(DeviceKernels, compute_documents_alone_with_cuda_in_16_bits_where_samples_are_packed) {
   const DeviceKernels cuda{.on_gpu = true, .cuda = true, .packed_documents = true};

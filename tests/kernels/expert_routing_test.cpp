@@ -2,6 +2,7 @@
 #include "trireme/kernels/expert_routing.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <set>
 
@@ -43,6 +44,7 @@ std::pair<std::vector<int64_t>, std::vector<double>> by_definition(const double*
 }
 
 TEST(ExpertRouting, gives_each_token_its_most_probable_experts) {
+  at::manual_seed(1);
   const at::Tensor logits = at::randn({kTokens, kExperts}, at::kDouble);
   for (const RoutingRule& rule : rules()) {
     const Routing routing = route(logits, rule), in_fp32 = route(logits.to(at::kFloat), rule);
@@ -80,6 +82,25 @@ TEST(ExpertRouting, backward_is_the_slope_of_the_weights) {
   }
 }
 
+// So that neither the size of a tile nor a rank's share changes what a token's experts are.
+TEST(ExpertRouting, of_equal_experts_the_first_are_taken_in_every_tile) {
+  const at::Tensor logits = at::zeros({kTokens, kExperts}, at::kBFloat16);
+  for (const RoutingRule& rule : rules())
+    for (const int64_t tokens : {int64_t{1}, int64_t{2}, kTokens}) {
+      const Routing routing = route(logits.narrow(0, 0, tokens), rule);
+      const at::Tensor first = at::arange(rule.experts_per_token).expand_as(routing.experts_Tk);
+      EXPECT_TRUE(at::equal(routing.experts_Tk, first)) << tokens;
+    }
+}
+
+TEST(ExpertRouting, logits_that_are_no_numbers_give_experts_and_weights_that_are_none) {
+  const at::Tensor logits = at::full({3, kExperts}, std::nan(""));
+  const Routing routing = route(logits, {2, true});
+  EXPECT_TRUE(((routing.experts_Tk >= 0) & (routing.experts_Tk < kExperts)).all().item<bool>());
+  EXPECT_TRUE(routing.weights_Tk.isnan().all().item<bool>());
+  EXPECT_EQ(rows_by_expert(routing.experts_Tk, kExperts).ends.back(), 6);
+}
+
 TEST(ExpertRouting, a_weight_that_underflows_has_no_gradient) {
   const at::Tensor logits = at::tensor({0.0F, -1000.0F, -2000.0F}).view({1, 3});
   for (const bool sums : {false, true}) {
@@ -98,6 +119,12 @@ TEST(ExpertRows, of_one_expert_lie_side_by_side_in_the_order_of_tokens) {
   EXPECT_TRUE(at::equal(rows.choice_R, at::tensor({2, 5, 7, 1, 4, 0, 3, 6}, at::kLong)));
   EXPECT_TRUE(at::equal(rows.token_R, at::tensor({1, 2, 3, 0, 2, 0, 1, 3}, at::kLong)));
   EXPECT_TRUE(at::equal(rows.row_Tk, at::tensor({5, 3, 0, 6, 4, 1, 7, 2}, at::kLong).view({4, 2})));
+}
+
+TEST(ExpertRows, may_all_be_of_one_expert) {
+  const ExpertRows rows = rows_by_expert(at::full({5, 1}, 2, at::kLong), 4);
+  EXPECT_EQ(rows.ends, (std::vector<int64_t>{0, 0, 5, 5}));
+  EXPECT_TRUE(at::equal(rows.token_R, at::arange(5)));
 }
 
 // Token by token and expert by expert, in fp64.
@@ -128,9 +155,11 @@ TEST(ExpertRows, products_and_sums_are_those_of_each_token_with_its_experts) {
     expert_products_backward_into(rows, dx, dy_rows, weights.to(dtype));
     EXPECT_LT(relative_error(sum_of_rows(rows, dx, {}), expected_dx), tolerance);
     for (const SumState state : {SumState::undefined, SumState::begun}) {
-      const at::Tensor dw = at::full({kExperts * kOut, kWidth}, state == SumState::begun ? 1.0 : std::nan(""));
+      const at::Tensor dw =
+          at::full({kExperts * kOut, kWidth}, state == SumState::begun ? 1.0 : std::nan(""));
       add_expert_gradients(rows, dw, dy_rows, x_rows, state);
-      EXPECT_LT(relative_error(dw.view_as(expected_dw), expected_dw - (state == SumState::begun ? 0 : 1)), tolerance);
+      EXPECT_LT(relative_error(dw.view_as(expected_dw), expected_dw - (state == SumState::begun ? 0 : 1)),
+                tolerance);
     }
   }
   EXPECT_TRUE(at::equal(gather_choices(rows, choice_weights).view(-1).index_select(0, rows.row_Tk.view(-1)),

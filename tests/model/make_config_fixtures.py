@@ -27,7 +27,7 @@ def draw(rng, family):
               "hidden_size": heads * rng.choice([8, 16, 32]), "intermediate_size": rng.choice([40, 96]),
               "num_key_value_heads": key_value_heads, "vocab_size": rng.choice([50, 320])}
     maybe = lambda key, *values: config.update({key: rng.choice(values)}) if rng.random() < 0.6 else None
-    if heads in (4, 8) and rng.random() < 0.3 and not family.startswith("gemma"):
+    if heads in (4, 8) and rng.random() < 0.3 and not family.startswith("gemma") and family not in ("mixtral", "qwen3_moe"):
         config["num_key_value_heads"] = None
     maybe("head_dim", 8, 16, 24)
     maybe("tie_word_embeddings", True, False)
@@ -59,6 +59,8 @@ def draw(rng, family):
         else:
             config["moe_intermediate_size"] = rng.choice([24, 40])
             maybe("norm_topk_prob", True, False)
+            maybe("use_sliding_window", True, False)
+            maybe("sliding_window", None, 17)
             maybe("decoder_sparse_step", 1)
             maybe("mlp_only_layers", [], None)
             maybe("attention_bias", True, False)

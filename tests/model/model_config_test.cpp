@@ -387,7 +387,9 @@ TEST(ModelConfig, what_mixtures_have_and_is_not_built_is_refused_with_what_to_do
               AllOf(HasSubstr("output_router_logits"), HasSubstr("set it to false")));
   EXPECT_THAT(mixture(R"("decoder_sparse_step":2)"), HasSubstr("decoder_sparse_step"));
   EXPECT_THAT(mixture(R"("mlp_only_layers":[0])"), HasSubstr("mlp_only_layers"));
-  EXPECT_THAT(mixture(R"("use_sliding_window":true)"), HasSubstr("use_sliding_window"));
+  EXPECT_THAT(refusal(small("qwen2_moe")), HasSubstr("qwen3_moe and mixtral are"));
+  EXPECT_THAT(refusal(small("mixtral", R"("norm_topk_prob":false)")), HasSubstr("norm_topk_prob"));
+  EXPECT_THAT(mixture(R"("routed_scaling_factor":2.5)"), HasSubstr("routed_scaling_factor"));
   EXPECT_THAT(mixture(R"("shared_expert_intermediate_size":64)"), HasSubstr("shared_expert"));
   EXPECT_THAT(mixture(R"("num_local_experts":8)"), HasSubstr("num_local_experts is 8"));
   EXPECT_THAT(mixture(R"("moe_intermediate_size":0)"), HasSubstr("moe_intermediate_size"));

@@ -54,6 +54,41 @@ void check_depth(const std::string& text, const std::string& origin) {
   }
 }
 
+// Passes over a text and throws where an object has a key twice. (The parser's own callback would go through
+// all of an object after each object in it.)
+class EqualKeys final : public nlohmann::json_sax<Json> {
+ public:
+  explicit EqualKeys(const std::string& origin) : origin_(origin) {}
+
+  bool start_object(size_t) override {
+    keys_of_open_.emplace_back();
+    return true;
+  }
+  bool end_object() override {
+    keys_of_open_.pop_back();
+    return true;
+  }
+  bool key(string_t& key) override {
+    if (!keys_of_open_.back().insert(key).second)
+      throw DataError(cat(origin_, ": \"", quotation(key), "\" is there twice in one object; give it once"));
+    return true;
+  }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_array(size_t) override { return true; }
+  bool end_array() override { return true; }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+
+ private:
+  const std::string& origin_;
+  std::vector<std::set<std::string>> keys_of_open_;
+};
+
 [[noreturn]] void refuse_field(const std::string& origin, const std::string& key, const Json* found,
                                const std::string& expected) {
   throw DataError(cat(origin, ": \"", quotation(key), "\" is ",
@@ -81,17 +116,12 @@ Json parse_json(const std::string& text, const std::string& origin, const JsonLi
   if (static_cast<int64_t>(text.size()) > limits.bytes)
     throw DataError(cat(origin, ": ", text.size(), " bytes of JSON; at most ", limits.bytes, " are read"));
   check_depth(text, origin);
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
-  const auto refuse_equal = [&](int, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second)
-      throw DataError(cat(origin, ": \"", quotation(parsed.get<std::string>()),
-                          "\" is there twice in one object; give it once"));
-    return true;
-  };
   try {
-    return limits.refuse_equal_keys ? Json::parse(text, refuse_equal) : Json::parse(text);
+    if (limits.refuse_equal_keys) {
+      EqualKeys equal_keys(origin);
+      Json::sax_parse(text, &equal_keys);  // text that is no JSON is told about below
+    }
+    return Json::parse(text);
   } catch (const Json::parse_error& error) {
     const size_t byte = error.byte == 0 ? 0 : error.byte - 1;
     const std::string habit = not_in_json(text, byte);

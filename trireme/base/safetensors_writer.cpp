@@ -3,7 +3,10 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <set>
+#include <string_view>
 #include <unistd.h>
+#include <utility>
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
@@ -26,16 +29,22 @@ int64_t tensor_bytes(const SafetensorsSpec& spec) {
 // The length and the header, padded with spaces so that the data starts at a multiple of eight bytes.
 std::string header_text(const std::vector<SafetensorsSpec>& specs,
                         const std::map<std::string, std::string>& metadata) {
-  nlohmann::ordered_json header;
-  if (!metadata.empty()) header["__metadata__"] = metadata;
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  // Its own functions would look at all names before each new one.
+  auto& entries = static_cast<std::vector<std::pair<const std::string, nlohmann::ordered_json>>&>(
+      header.get_ref<nlohmann::ordered_json::object_t&>());
+  if (!metadata.empty()) entries.emplace_back("__metadata__", metadata);
+  std::set<std::string_view> names;
   int64_t offset = 0;
   for (const SafetensorsSpec& spec : specs) {
-    TRIREME_ASSERT(!header.contains(spec.name), "tensor ", spec.name, " twice");
+    TRIREME_ASSERT(names.insert(spec.name).second, "tensor ", spec.name, " twice");
     const int64_t end = offset + tensor_bytes(spec);
-    header[spec.name] = {{"dtype", spec.dtype}, {"shape", spec.shape}, {"data_offsets", {offset, end}}};
+    entries.emplace_back(spec.name,
+                         nlohmann::ordered_json{
+                             {"dtype", spec.dtype}, {"shape", spec.shape}, {"data_offsets", {offset, end}}});
     offset = end;
   }
-  std::string text = header.is_null() ? "{}" : header.dump();
+  std::string text = header.dump();
   text.append((8 - text.size() % 8) % 8, ' ');
   const uint64_t length = text.size();
   return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text;

@@ -27,7 +27,7 @@ int run_init(const std::vector<std::string>& arguments) {
   std::string description =
       "Draws a fresh model by seed and writes it as a Hugging Face directory.\n\nPresets:\n";
   for (const ModelPreset& preset : model_presets())
-    description += cat("  ", preset.name, std::string(14 - std::min<size_t>(13, preset.name.size()), ' '),
+    description += cat("  ", preset.name, std::string(16 - std::min<size_t>(15, preset.name.size()), ' '),
                        preset.description, "\n");
   OptionParser parser("init", description);
   options.declare(parser);

@@ -38,7 +38,7 @@ constexpr const char* kSmallLlama = R"({
 
 constexpr const char* kSmallQwen3Moe = R"({
   "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"],
-  "hidden_size": 512, "moe_intermediate_size": 352, "num_hidden_layers": 8,
+  "hidden_size": 512, "intermediate_size": 352, "moe_intermediate_size": 352, "num_hidden_layers": 8,
   "num_experts": 32, "num_experts_per_tok": 4, "norm_topk_prob": true,
   "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64,
   "vocab_size": 32000, "bos_token_id": 1, "eos_token_id": 2
@@ -171,7 +171,7 @@ const std::vector<ModelPreset>& model_presets() {
        true},
       {"tiny-qwen3-moe", "a tiny-qwen3 with 8 experts, of which a token has 3",
        llama_with(R"({"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "head_dim": 32,
-                      "moe_intermediate_size": 56, "num_experts": 8, "num_experts_per_tok": 3,
+                      "intermediate_size": 56, "moe_intermediate_size": 56, "num_experts": 8, "num_experts_per_tok": 3,
                       "norm_topk_prob": true})"),
        true},
       {"tiny-gemma3", "a gemma 3 of the same width: every second layer slides over 256 tokens",

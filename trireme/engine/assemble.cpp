@@ -72,8 +72,13 @@ std::unique_ptr<LocalAttention> choose_attention(const EngineOptions& options, a
 }
 
 // A tensor that no part of the model reads means that config.json and the weights tell of different models.
-void refuse_unused(const std::vector<std::string>& names, const std::filesystem::path& model_dir) {
+void refuse_unused(const std::vector<std::string>& names, const ModelLayout& layout,
+                   const std::filesystem::path& model_dir) {
   if (names.empty()) return;
+  for (const std::string& name : names)
+    for (const auto& [text, what_to_do] : layout.other_forms)
+      if (name.find(text) != std::string::npos)
+        throw DataError(cat(model_dir.string(), ": ", name, ": ", what_to_do));
   std::string list;
   for (size_t i = 0; i < std::min<size_t>(names.size(), 5); ++i) list += (i == 0 ? "" : ", ") + names[i];
   throw DataError(cat(model_dir.string(), ": the weights hold ", names.size(),
@@ -173,7 +178,7 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   std::optional<CheckpointReader> reader;
   if (options.read_weights) {
     reader.emplace(model_dir);
-    refuse_unused(reader->unused_names(layout_), model_dir);
+    refuse_unused(reader->unused_names(layout_), layout_, model_dir);
   }
   if (uses_disk(options.offload))
     spill_ = std::make_unique<SpillFile>(options.offload.folder, options.offload.limit_bytes);

@@ -46,7 +46,9 @@ struct ModelSizes {
   int64_t mlps_per_token() const { return experts > 0 ? experts_per_token : 1; }
   int64_t mlp_width() const { return mlps_per_token() * intermediate; }
   // Tokens of which one goes to an expert, on average.
-  int64_t tokens_per_expert_row() const { return experts > 0 ? experts / experts_per_token : 1; }
+  double tokens_per_expert_row() const {
+    return experts > 0 ? static_cast<double>(experts) / static_cast<double>(experts_per_token) : 1;
+  }
 };
 
 // How gradients are summed over ranks (comm/collectives.h).

@@ -98,11 +98,14 @@ void add_expert_mlp(const ModelSizes& model, const TileSizes& s, TileBytes& byte
   constexpr int64_t kIndex_bytes = 8;
   const int64_t T = s.T, t = s.t, k = model.experts_per_token, R = T * k, E = model.experts;
   const int64_t Tm = T * s.m, Rm = R * s.m, Ri = R * s.i;
-  const bool widens = s.on_host && t != kFloat_bytes;  // ATen's sums of 16 bits
+  const bool narrow = t != kFloat_bytes, widens = s.on_host && narrow;  // ATen's sums of 16 bits on a CPU
   // Of each choice: its expert and its weight; the choice, the token and the place of its row.
   const int64_t routing = R * (kIndex_bytes + kFloat_bytes) + 3 * R * kIndex_bytes;
-  const int64_t probabilities = T * E * kFloat_bytes;
-  const int64_t summed = Tm * (kFloat_bytes + t + (t == kFloat_bytes ? 0 : kFloat_bytes));
+  // Probabilities, sorted with their experts; or logits that were widened.
+  const int64_t probabilities = T * E * (2 * kFloat_bytes + kIndex_bytes);
+  // The sum of rows, with a choice's rows widened; or x1 widened on a CPU, and x1 + sum.
+  const int64_t summed =
+      Tm * (kFloat_bytes + std::max(t + (narrow ? kFloat_bytes : 0), widens ? 2 * kFloat_bytes : 0));
 
   const auto forward = [&](int64_t gate_up) {               // with logits
     const int64_t held = Tm * t + gate_up;                  // x1
@@ -115,14 +118,14 @@ void add_expert_mlp(const ModelSizes& model, const TileSizes& s, TileBytes& byte
   bytes.output_forward = forward(gate_up);
   bytes.output_forward_kept = forward(0);
 
-  const int64_t expert_rows = std::max<int64_t>(1, R / E);
+  // One expert may have all T tokens: nothing balances them.
   const auto backward = [&](int64_t x1, int64_t made) {
     const int64_t held = T * (s.q + s.m) * s.convert + x1;  // o, dy
     const int64_t mlp = held + Tm * t + routing + Rm * t;   // normed, its rows
     const int64_t down = mlp + made + 2 * Ri * t;           // dact, act
-    const int64_t gradients = std::max(s.gradient(s.m, s.i, expert_rows), s.blocks(6, s.i, R, s.i));
+    const int64_t gradients = std::max(s.gradient(s.m, s.i), s.blocks(6, s.i, R, s.i));
     return std::max({down + Rm * t + gradients, down + (widens ? Ri * kFloat_bytes : 0),
-                     mlp + made + s.gradient(2 * s.i, s.m, expert_rows),
+                     mlp + made + s.gradient(2 * s.i, s.m),
                      mlp + (made > 0 ? T * E * t : 0) + summed + Tm * t, held + after_mlp_backward(s, 0)});
   };
   bytes.output_backward = backward(Tm * t, gate_up);

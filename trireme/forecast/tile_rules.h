@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "trireme/base/round_up.h"
 #include "trireme/forecast/forecast_inputs.h"
 #include "trireme/kernels/token_tiles.h"
 
@@ -13,7 +14,7 @@ namespace trireme {
 constexpr int64_t kLeastTile_tokens = 16;
 
 // Of an expert, on average, that a tile is to have.
-constexpr int64_t kGpuExpertRows = 1024, kCpuExpertRows = 64;
+constexpr double kGpuExpertRows = 1024, kCpuExpertRows = 64;
 
 constexpr int64_t kGpuTile_bytes = int64_t{1} << 30;
 
@@ -23,21 +24,27 @@ constexpr int64_t gpu_tile_tokens(int64_t token_bytes, int64_t most) {
   return std::clamp(tokens, kTileStep_tokens, most);
 }
 
-// Of a layer, by its widest tensor (gate|up) in fp32. On a CPU it fills a few MiB: large enough for the
+// Of a layer, by its widest tensor in fp32: gate|up, of a mixture perhaps the rows of its experts. On a CPU it fills a few MiB: large enough for the
 // matmuls, small enough for the caches. On a GPU 8,192 tokens, so that the narrowest product of an 8B model
-// is many waves of its blocks; fewer where gate|up would take more than 1 GiB. Of a mixture, whose experts
+// is many waves of its blocks; fewer where that tensor would take more than 1 GiB. Of a mixture, whose experts
 // each see one of `tokens_per_expert_row` tokens, as many as give each the rows of a product worth its call
 // and worth reading its weights, and adding to their gradients, once more.
-constexpr int64_t tile_tokens_by_rule(int64_t mlp_width, bool on_gpu, int64_t tokens_per_expert_row = 1) {
+constexpr int64_t tile_tokens_by_rule(int64_t mlp_width, bool on_gpu, double tokens_per_expert_row = 1) {
   const int64_t token_bytes = 2 * mlp_width * 4;
+  const auto for_experts = [&](double rows, int64_t step) {
+    return round_up(static_cast<int64_t>(rows * std::min(tokens_per_expert_row, 65536 / rows)), step);
+  };
   if (on_gpu)
-    return gpu_tile_tokens(token_bytes, std::max<int64_t>(8192, kGpuExpertRows * tokens_per_expert_row));
-  const int64_t least = std::max<int64_t>(256, kCpuExpertRows * tokens_per_expert_row);
+    return gpu_tile_tokens(token_bytes,
+                           std::max<int64_t>(8192, for_experts(kGpuExpertRows, kTileStep_tokens)));
+  const int64_t least = std::max<int64_t>(256, for_experts(kCpuExpertRows, 64));
   return std::clamp<int64_t>((int64_t{24} << 20) / token_bytes / 64 * 64, least, 65536);
 }
 
 inline int64_t tile_tokens_by_rule(const ModelSizes& model, bool on_gpu) {
-  return tile_tokens_by_rule(model.mlp_width(), on_gpu, model.tokens_per_expert_row());
+  const int64_t rows_width = model.experts > 0 ? model.experts_per_token * model.hidden : 0;
+  return tile_tokens_by_rule(std::max(model.mlp_width(), rows_width / 2), on_gpu,
+                             model.tokens_per_expert_row());
 }
 
 constexpr int64_t kCpuLogitsTile_bytes = int64_t{64} << 20;

@@ -1,15 +1,15 @@
 #include "trireme/kernels/expert_routing.h"
 
-#include <tuple>
-
 #include "trireme/kernels/token_ops.h"
 
 namespace trireme {
 
 Routing route(const at::Tensor& logits_TE, const RoutingRule& rule) {
-  Routing routing;
-  std::tie(routing.weights_Tk, routing.experts_Tk) =
-      at::topk(at::softmax(logits_TE, 1, compute_dtype(logits_TE)), rule.experts_per_token, 1);
+  // Not topk, which leaves open whom it takes of equal ones, and may take others in a tile of another size.
+  const auto [sorted, order] = at::sort(at::softmax(logits_TE, 1, compute_dtype(logits_TE)), /*stable=*/true,
+                                        /*dim=*/1, /*descending=*/true);
+  Routing routing{order.narrow(1, 0, rule.experts_per_token).contiguous(),
+                  sorted.narrow(1, 0, rule.experts_per_token).contiguous()};
   if (rule.weights_sum_to_one) routing.weights_Tk.div_(routing.weights_Tk.sum(1, /*keepdim=*/true));
   return routing;
 }

@@ -22,7 +22,7 @@ struct Routing {
   at::Tensor weights_Tk;  // fp32; fp64 of fp64 logits
 };
 
-// logits [T, E] of any float dtype; where two are equal, either expert may be taken.
+// logits [T, E] of any float dtype; of two that are equal the lower expert comes first.
 Routing route(const at::Tensor& logits_TE, const RoutingRule& rule);
 
 // From w dL/dw of the chosen weights [T, k] -> dL/dlogits [T, E] of their dtype. No division by a weight: one

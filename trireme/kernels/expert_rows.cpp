@@ -1,5 +1,7 @@
 #include "trireme/kernels/expert_rows.h"
 
+#include <tuple>
+
 #include "trireme/base/error.h"
 #include "trireme/kernels/linear.h"
 #include "trireme/kernels/token_ops.h"
@@ -29,14 +31,15 @@ at::Tensor matrix_of(const ExpertRows& rows, const at::Tensor& matrices_Enk, int
 ExpertRows rows_by_expert(const at::Tensor& experts_Tk, int64_t experts) {
   const at::Tensor choices = experts_Tk.reshape({-1});
   ExpertRows rows;
-  rows.choice_R = at::argsort(choices, /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  at::Tensor sorted;
+  std::tie(sorted, rows.choice_R) = at::sort(choices, /*stable=*/true, /*dim=*/0, /*descending=*/false);
   rows.token_R = at::floor_divide(rows.choice_R, experts_Tk.size(1));
   rows.row_Tk = at::empty_like(choices);
   rows.row_Tk.scatter_(0, rows.choice_R, at::arange(choices.size(0), choices.options()));
   rows.row_Tk = rows.row_Tk.view(experts_Tk.sizes());
-  at::Tensor counts = at::zeros({experts}, choices.options());
-  counts.scatter_add_(0, choices, at::ones({1}, choices.options()).expand_as(choices));
-  const at::Tensor ends = counts.cumsum(0).cpu();
+  const at::Tensor ends =
+      at::searchsorted(sorted, at::arange(experts, choices.options()), /*out_int32=*/false, /*right=*/true)
+          .cpu();
   const int64_t* values = ends.const_data_ptr<int64_t>();
   rows.ends.assign(values, values + experts);
   TRIREME_ASSERT(rows.ends.back() == rows.rows(), rows.rows(), " rows of which ", rows.ends.back(),
@@ -88,7 +91,8 @@ void add_expert_gradients(const ExpertRows& rows, const at::Tensor& gradients_En
   for_experts(rows, [&](int64_t expert, int64_t begin, int64_t count) {
     at::Tensor gradient = matrix_of(rows, gradients_Enk, expert);
     if (count > 0)
-      add_linear_gradient(gradient, no_bias, dy_Rn.narrow(0, begin, count), x_Rk.narrow(0, begin, count), state);
+      add_linear_gradient(gradient, no_bias, dy_Rn.narrow(0, begin, count), x_Rk.narrow(0, begin, count),
+                          state);
     else if (state == SumState::undefined)
       gradient.zero_();
   });

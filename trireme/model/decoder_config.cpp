@@ -69,8 +69,10 @@ void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
 
 // What a mixture of experts may ask for that is not built.
 void refuse_unbuilt_experts(const ConfigKeys& keys) {
-  keys.refuse_unless_absent({"n_shared_experts", "shared_expert_intermediate_size", "n_group"},
-                            "experts that every token shares, and groups of experts, are not supported");
+  keys.refuse_unless_absent(
+      {"n_shared_experts", "num_shared_experts", "shared_expert_intermediate_size", "first_k_dense_replace",
+       "n_group", "topk_group", "routed_scaling_factor", "scoring_func"},
+      "experts that every token shares, groups of experts and other routers are not supported");
   if (keys.boolean("output_router_logits", false))
     keys.refuse("output_router_logits",
                 "transformers would add a loss that balances the load of the experts, which is not built; "
@@ -102,20 +104,24 @@ void read_experts(const ConfigKeys& keys, const DecoderKind& kind, ModelConfig& 
   if (config.experts_per_token > config.num_experts)
     keys.refuse("num_experts_per_tok", cat("there are ", config.num_experts, " experts"));
   config.intermediate_size = keys.size(experts.width_key, kind.intermediate_size);
+  config.intermediate_size_key = experts.width_key;
   config.expert_weights_sum_to_one = experts.weights_sum_to_one || keys.boolean("norm_topk_prob", false);
+  if (experts.weights_sum_to_one && !keys.boolean("norm_topk_prob", true))
+    keys.refuse("norm_topk_prob", "this family's weights sum to one in transformers");
 }
 
 // One window a layer, 0 for full attention, as transformers 5 chooses them.
 std::vector<int64_t> layer_windows(const ConfigKeys& keys, const DecoderKind& kind, int64_t layers) {
   const bool chosen = kind.windows == Windows::chosen_layers, patterned = kind.windows == Windows::by_pattern;
   std::optional<int64_t> window;
+  const bool by_use = chosen || kind.windows == Windows::all_layers_if_used;
   if (patterned || kind.windows == Windows::all_layers ||
-      (chosen && keys.boolean("use_sliding_window", false)))
+      (by_use && keys.boolean("use_sliding_window", false)))
     window = keys.integer_or_null("sliding_window", kind.silent_window);
   if (kind.windows == Windows::none && keys.boolean("use_sliding_window", false))
-    keys.refuse(
-        "use_sliding_window",
-        cat("a ", kind.model_type, " has no sliding windows; mistral, qwen and gemma3_text have them"));
+    keys.refuse("use_sliding_window",
+                cat("a ", kind.model_type,
+                    " has no sliding windows; mistral, mixtral, qwen and gemma3_text have them"));
   if (window && *window < 1)
     keys.refuse("sliding_window",
                 cat("expected at least 1 token", patterned ? "" : ", or null for full attention"));

@@ -18,9 +18,10 @@ struct ExpertKind {
 
 struct DecoderKind {
   enum class AttentionBias { by_key, none, qkv };
-  // Which layers slide: none; all, where sliding_window is set; those of use_sliding_window and
-  // max_window_layers, or as layer_types says; as layer_types says, or all but each n-th.
-  enum class Windows { none, all_layers, chosen_layers, by_pattern };
+  // Which layers slide: none; all, where sliding_window is set; all, where use_sliding_window says so as well;
+  // those of use_sliding_window and max_window_layers, or as layer_types says; as layer_types says, or all but
+  // each n-th.
+  enum class Windows { none, all_layers, all_layers_if_used, chosen_layers, by_pattern };
 
   const char* model_type;
   // What transformers assumes where the file is silent.

@@ -66,7 +66,8 @@ struct ModelConfig {
   // Positions are told to attention by rotating q and k; else a table of max_position_embeddings rows is
   // added to the embedding, and there are none beyond.
   bool rotates = true;
-  int64_t type_vocab_size = 0;    // rows of BERT's token type embeddings, of which the first is used
+  int64_t type_vocab_size = 0;  // rows of BERT's token type embeddings, of which the first is used
+  const char* intermediate_size_key = "intermediate_size";  // config.json's name of it
   int64_t num_experts = 0;        // E, the MLPs of a layer of which a token has some; 0: one for all tokens
   int64_t experts_per_token = 0;  // k
   bool expert_weights_sum_to_one = false;  // RoutingRule

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/model/model_config.h"
@@ -88,6 +89,8 @@ struct ModelLayout {
   std::vector<TiedName> tied_names;
   // What files of this kind may hold and this model does not have: names that contain one of these.
   std::vector<std::string> unread_names;
+  // Parameters as other programs write them, which is not read: what their names contain, and what to do.
+  std::vector<std::pair<std::string, std::string>> other_forms;
   int embedding_unit() const { return 0; }
   int layer_unit(int64_t layer) const { return static_cast<int>(1 + layer); }
   int head_unit() const { return static_cast<int>(units.size()) - 1; }

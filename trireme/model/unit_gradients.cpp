@@ -37,7 +37,7 @@ at::Tensor& UnitGradients::to_add(size_t slot) {
   return values;
 }
 
-std::pair<at::Tensor, SumState> UnitGradients::begin(size_t slot) {
+std::pair<at::Tensor, SumState> UnitGradients::take_sum(size_t slot) {
   auto& [values, state] = sums_.at(slot);
   return {values, std::exchange(state, SumState::begun)};
 }
@@ -45,9 +45,8 @@ std::pair<at::Tensor, SumState> UnitGradients::begin(size_t slot) {
 void UnitGradients::add_linear(size_t matrix, std::optional<size_t> bias, const at::Tensor& dy_Tn,
                                const at::Tensor& x_Tk) {
   at::Tensor no_bias;
-  auto& [values, state] = sums_.at(matrix);
-  add_linear_gradient(values, bias ? to_add(*bias) : no_bias, dy_Tn, x_Tk,
-                      std::exchange(state, SumState::begun));
+  auto [values, state] = take_sum(matrix);
+  add_linear_gradient(values, bias ? to_add(*bias) : no_bias, dy_Tn, x_Tk, state);
 }
 
 void UnitGradients::exchange(size_t slot, UnitGradients& other, size_t other_slot) {

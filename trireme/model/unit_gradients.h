@@ -2,6 +2,7 @@
 // (sum_state.h): a weight's first product is written over memory that nobody zeroed.
 //
 //   flat gradient -> add_linear(matrix): W = dy' x, then W += dy' x of the next tile
+//                 -> take_sum(matrix): the same by the caller
 //                 -> to_add(slot): zeroed at the first call, then added to by the caller
 //                 -> finish: zeroes what nothing was added to
 #pragma once
@@ -32,8 +33,8 @@ class UnitGradients {
   at::Tensor& to_add(size_t slot);
   // Matrix [n, k] += dy' x, from dy [T, n] and x [T, k]; bias [n] += column sums of dy, where there is one.
   void add_linear(size_t matrix, std::optional<size_t> bias, const at::Tensor& dy_Tn, const at::Tensor& x_Tk);
-  // A matrix that the caller adds to, or writes over where its state, which is begun from now on, was undefined.
-  std::pair<at::Tensor, SumState> begin(size_t slot);
+  // A matrix for the caller to add to, or to write over where its state was undefined: it is begun from now on.
+  std::pair<at::Tensor, SumState> take_sum(size_t slot);
   // Exchanges a tensor with another unit's: a tied matrix is lent to the head, and given back.
   void exchange(size_t slot, UnitGradients& other, size_t other_slot);
   // To be called before anything reads the flat gradient.

@@ -125,7 +125,7 @@ class Counter {
   }
 
   // Of an MLP, or of the experts of a mixture: each has some of a tile's rows.
-  double expert_rows() const { return tile_rows_ / static_cast<double>(model_.tokens_per_expert_row()); }
+  double expert_rows() const { return tile_rows_ / model_.tokens_per_expert_row(); }
   void mlp_product(const LayerProducts::Sides& sides, WorkKind kind, double rows) {
     add(kind, static_cast<double>(std::min(sides.k, sides.n)), rows,
         2 * rows_ * products_.mlps * sides.elements());
@@ -288,6 +288,8 @@ class Counter {
     if (!slots[kGateUp] && downs_again()) down();
     if (model_.post_norms) token_wise(WorkKind::norm_backward, 2 * m());
     token_wise(WorkKind::activation_backward, act_width());
+    if (model_.experts > 0)  // dy by rows, then times the weights; act times d(act)
+      token_wise(WorkKind::copy, 2 * products_.mlps * m() + 2 * act_width());
     mlp_product_backward(products_.down);
     mlp_product_backward(products_.gate_up);
     if (model_.experts > 0) product_backward(products_.router);

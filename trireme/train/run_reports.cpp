@@ -36,8 +36,8 @@ void RunInProgress::report_start() {
                     plan_.count());
   const std::string exchanges = world_.describe_exchanges();
   note(cat("model ", options_.model_dir.string(), ", ", format_count(engine_->layout().parameter_count()),
-           " parameters, ", multiplied_text(engine_->config(), engine_->layout()), world_.size(), world_.size() == 1 ? " rank" : " ranks",
-           exchanges.empty() ? "" : ", exchanges by ", exchanges));
+           " parameters, ", multiplied_text(engine_->config(), engine_->layout()), world_.size(),
+           world_.size() == 1 ? " rank" : " ranks", exchanges.empty() ? "" : ", exchanges by ", exchanges));
   report_engine();
   note(cat("MFU is a share of ", format_fixed(peak_.flops_per_second / 1e12, 2), " TFLOP/s a rank (",
            peak_.source, ")"));

@@ -1,4 +1,4 @@
-// A mixture of experts (arXiv 2101.03961, 2401.04088): a router gives each token k of E gated MLPs, and sums
+// A mixture of experts (arXiv 1701.06538, 2401.04088): a router gives each token k of E gated MLPs, and sums
 // what they make of it by its weights.
 //
 //   normed_TM -> router: logits_TE -> experts_Tk, weights_Tk -> rows by expert: normed_RM    R = T k
@@ -79,9 +79,9 @@ class ExpertMlp final : public DecoderMlp {
   }
 
  private:
-  static void add_gradients(UnitGradients& gradients, size_t slot, const ExpertRows& rows, const at::Tensor& dy,
-                            const at::Tensor& x) {
-    const auto [sums, state] = gradients.begin(slot);
+  static void add_gradients(UnitGradients& gradients, size_t slot, const ExpertRows& rows,
+                            const at::Tensor& dy, const at::Tensor& x) {
+    const auto [sums, state] = gradients.take_sum(slot);
     add_expert_gradients(rows, sums, dy, x, state);
   }
   // gate|up [T, 2 k I] and logits [T, E]

@@ -37,6 +37,11 @@ constexpr ExpertKind kQwen3Moe{.experts = 128,
                                .up = ".up_proj.weight",
                                .down = ".down_proj.weight"};
 
+constexpr const char* kOtherExperts =
+    "mixtures of experts of this kind are not built; qwen3_moe and mixtral are, and trireme.parallelize "
+    "takes "
+    "others (docs/huggingface.md)";
+
 constexpr DecoderKind kKinds[] = {
     {.model_type = "llama",
      .vocab_size = 32000,
@@ -91,7 +96,8 @@ constexpr DecoderKind kKinds[] = {
      .key_value_heads = 4,
      .max_position_embeddings = 32768,
      .qk_norm = true,
-     .experts = &kQwen3Moe},
+     .experts = &kQwen3Moe,
+     .windows = Windows::all_layers_if_used},
     {.model_type = "gemma",
      .vocab_size = 256000,
      .intermediate_size = 24576,
@@ -197,6 +203,12 @@ ModelLayout layout(const ModelConfig& config) {
          "config.json says that the head shares the embedding; set tie_word_embeddings false there"}};
   // Saved by transformers before 4.32, computed from config.json since.
   layout.unread_names = {"rotary_emb.inv_freq"};
+  if (config.num_experts > 0)
+    layout.other_forms = {
+        {".experts.gate_up_proj",
+         "all experts of a layer in one tensor, as transformers 5 holds them; save the model "
+         "again with save_pretrained, which writes each expert by itself unless "
+         "save_original_format is False"}};
   layout.units.reserve(static_cast<size_t>(config.num_hidden_layers) + 2);
 
   UnitBuilder embedding("embedding", "model.", kFamilyEmbeddingSlots);
@@ -226,7 +238,13 @@ const ModelFamily& llama_family() {
   using namespace llama;
   static const ModelFamily family{
       .model_types = {"llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "gemma", "gemma3_text"},
-      .refused_types = {{"gemma2",
+      .refused_types = {{"qwen2_moe", kOtherExperts},
+                        {"qwen3_next", kOtherExperts},
+                        {"deepseek_v2", kOtherExperts},
+                        {"deepseek_v3", kOtherExperts},
+                        {"gpt_oss", kOtherExperts},
+                        {"llama4_text", kOtherExperts},
+                        {"gemma2",
                          "the soft caps of its scores and logits are not built; gemma and gemma3_text "
                          "are"},
                         {"gemma3",
