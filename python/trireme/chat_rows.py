@@ -57,7 +57,17 @@ class Chat:
     template_values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def read_chats(chats: Chats) -> Iterator[Chat]:
+@dataclasses.dataclass(frozen=True)
+class ChatRow:
+    place: str
+    value: Any  # a row, or a line of a file
+
+    def chat(self) -> Chat:
+        """Raises DataError where it is none."""
+        return _chat_of(_row_of_line(self.value, self.place) if isinstance(self.value, bytes) else self.value, self.place)
+
+
+def read_chats(chats: Chats) -> Iterator[ChatRow]:
     """Paths of .jsonl files, or rows. Paths that lead to no file are refused at once, before the first chat is asked for."""
     if isinstance(chats, Mapping):
         raise ConfigError(f"chats: got a {type(chats).__name__} with {_names(chats)}, expected rows; of several splits give one")
@@ -66,20 +76,20 @@ def read_chats(chats: Chats) -> Iterator[Chat]:
         for path in paths:
             if not os.path.isfile(path):
                 raise ConfigError(f"chats: {path} is no file; expected .jsonl files with a chat a line")
-        return (_chat_of(row, place) for path in paths for place, row in _rows_of_file(path))
+        return (row for path in paths for row in _rows_of_file(path))
     if not hasattr(paths, "__iter__"):
         raise ConfigError(f"chats: got {_kind(chats)}, expected rows, or paths of .jsonl files")
-    return (_chat_of(row, f"row {number}") for number, row in enumerate(paths))
+    return (ChatRow(f"row {number}", row) for number, row in enumerate(paths))
 
 
-def _rows_of_file(path: Path) -> Iterator[tuple[str, Any]]:
+def _rows_of_file(path: Path) -> Iterator[ChatRow]:
     name = os.fspath(path)
     try:
         with open(path, "rb") as file:
             for number, line in enumerate(file, 1):
                 line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
                 if line.strip():
-                    yield f"{name}:{number}", _row_of_line(line, f"{name}:{number}")
+                    yield ChatRow(f"{name}:{number}", line)
     except OSError as error:
         raise DataError(f"{name}: cannot be read: {error.strerror}") from error
 

@@ -16,7 +16,7 @@ from typing import Iterator, NoReturn, Optional, Sequence
 from .errors import DATA_AT_FAULT, REQUEST_AT_FAULT, ConfigError, DataError
 from .set_files import prefix_of_set
 from .token_set import SetReport
-from .tokenize_chats import ANSWERS, load_tokenizer, tokenize_chats
+from .tokenize_chats import ANSWERS, ON_BAD_RECORD, load_tokenizer, tokenize_chats
 
 
 class _Parser(argparse.ArgumentParser):
@@ -32,7 +32,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         if flags.chat_template_path:
             tokenizer.chat_template = _text_of(flags.chat_template_path)
         with _sigterm_as_exit():
-            report = tokenize_chats(tokenizer, flags.input, prefix, answers=flags.answers, overwrite=flags.overwrite)
+            report = tokenize_chats(
+                tokenizer, flags.input, prefix, answers=flags.answers, on_bad_record=flags.on_bad_record, overwrite=flags.overwrite
+            )
     except (ConfigError, DataError) as error:
         print(f"trireme.chats: {type(error).__name__}: {error}", file=sys.stderr)
         return REQUEST_AT_FAULT if isinstance(error, ConfigError) else DATA_AT_FAULT
@@ -63,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", required=True, metavar="PREFIX", help="PREFIX of the files PREFIX.bin, PREFIX.idx and PREFIX.set.json")
     parser.add_argument("--answers", choices=ANSWERS, default="all", help="which of the assistant's messages are predicted (all)")
     parser.add_argument("--chat_template_path", metavar="FILE", help="a chat template in place of the tokenizer's")
+    parser.add_argument("--on_bad_record", choices=ON_BAD_RECORD, default="stop", help="of a line that is no chat, or whose answers cannot be found (stop)")
     parser.add_argument("--overwrite", action="store_true", help="replace a set of that name")
     return parser
 
@@ -85,10 +88,19 @@ def _words_of(report: SetReport, prefix: str) -> str:
             f"  predicted           {report.target_tokens:,} ({share:.1%})",
             f"  longest document    {report.longest_document_tokens:,} tokens",
             f"  left out            {report.documents_without_targets:,} documents without a token to predict",
+            *_words_of_bad_records(report),
             f"Train on it: trireme train --train_file {prefix} --packing best_fit --max_seq_length N ..., where N is at least "
             f"{report.longest_document_tokens}",
         ]
     )
+
+
+def _words_of_bad_records(report: SetReport) -> list[str]:
+    if not report.bad_records:
+        return []
+    lines = [f"  skipped             {report.bad_records:,} lines", *(f"    {error}" for error in report.first_bad_records)]
+    more = report.bad_records - len(report.first_bad_records)
+    return lines + ([f"    and {more:,} more"] if more else [])
 
 
 if __name__ == "__main__":

@@ -37,6 +37,8 @@ class SetReport:
     target_tokens: int  # those that are predicted within their document: never its first
     longest_document_tokens: int
     documents_without_targets: int  # left out, and in no other count
+    bad_records: int = 0  # of tokenize_chats with on_bad_record="skip": left out, and in no other count
+    first_bad_records: tuple[str, ...] = ()  # the errors of the first few
 
 
 def write_set(prefix: Union[str, os.PathLike], documents: Iterable[Document], vocab_size: int, *, overwrite: bool = False) -> SetReport:

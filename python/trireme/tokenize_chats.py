@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import bisect
 import copy
+import dataclasses
 import functools
 import os
 import warnings
-from typing import TYPE_CHECKING, Iterable, Iterator, Union
+from typing import TYPE_CHECKING, Iterable, Iterator, Optional, Union
 
 from .chat_answers import ChatTemplate, Span
-from .chat_rows import Chat, Chats, read_chats
+from .chat_rows import Chat, ChatRow, Chats, read_chats
 from .errors import ConfigError, DataError
 from .set_fingerprint import set_fingerprint
 from .tested_transformers import refuse_untested_transformers
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 BATCH_CHARACTERS = 1 << 20  # the tokenizer takes so many at once, on all cores; an offset costs 100 bytes
 ANSWERS = ("all", "last")
+ON_BAD_RECORD = ("stop", "skip")
+MOST_NAMED = 5  # rows that were left out
 
 
 def tokenize_chats(
@@ -35,6 +38,7 @@ def tokenize_chats(
     prefix: Union[str, os.PathLike],
     *,
     answers: str = "all",
+    on_bad_record: str = "stop",
     overwrite: bool = False,
 ) -> SetReport:
     """``trireme.tokenize_chats("Qwen/Qwen3-8B", "chats.jsonl", "/data/chats")``: a set for `trireme train --train_file /data/chats`.
@@ -45,19 +49,24 @@ def tokenize_chats(
     prefix: of the files PREFIX.bin, PREFIX.idx and PREFIX.set.json, which names the tokenizer.
     answers: "all": every message of the assistant is predicted (of a row with a prompt, those of its completion); "last":
         the last alone, and what follows it is left out.
+    on_bad_record: of a row that is no chat, or whose answers cannot be found: "stop" raises its error; "skip" leaves it out and
+        counts it, and the report has the errors of the first few.
     overwrite: replaces a set of that name.
 
     Each chat is a document. Raises ConfigError for a tokenizer without a chat template or without offsets, DataError for a
     row that cannot be read, or whose answers its template does not let be found; nothing is left behind then.
     """
-    if answers not in ANSWERS:
-        raise ConfigError(f"answers: got {answers!r}, expected one of {ANSWERS}")
+    for name, value, values in (("answers", answers, ANSWERS), ("on_bad_record", on_bad_record, ON_BAD_RECORD)):
+        if value not in values:
+            raise ConfigError(f"{name}: got {value!r}, expected one of {values}")
     loaded = load_tokenizer(tokenizer)
     template = ChatTemplate(loaded)
-    rendered = (_Rendered(chat, *template.answers_of(chat, answers == "last")) for chat in read_chats(chats))
+    bad: list[str] = []
+    rendered = _rendered(template, read_chats(chats), answers == "last", bad if on_bad_record == "skip" else None)
     size = max(loaded.get_vocab().values()) + 1  # ids may have gaps
     documents = _documents(_with_whole_offsets(loaded), rendered)
-    return write_documents(prefix, documents, size, overwrite, functools.partial(set_fingerprint, loaded))
+    report = write_documents(prefix, documents, size, overwrite, functools.partial(set_fingerprint, loaded))
+    return dataclasses.replace(report, bad_records=len(bad), first_bad_records=tuple(bad[:MOST_NAMED]))
 
 
 def load_tokenizer(tokenizer: Union[str, os.PathLike, PreTrainedTokenizerBase]) -> PreTrainedTokenizerBase:
@@ -75,6 +84,20 @@ def load_tokenizer(tokenizer: Union[str, os.PathLike, PreTrainedTokenizerBase]) 
 class _Rendered:
     def __init__(self, chat: Chat, text: str, answers: list[Span]):
         self.place, self.text, self.answers = chat.place, text, answers
+
+
+def _rendered(template: ChatTemplate, rows: Iterable[ChatRow], last_alone: bool, bad: Optional[list[str]]) -> Iterator[_Rendered]:
+    """bad: takes the errors of rows that are left out; None: they are raised."""
+    for row in rows:
+        try:
+            chat = row.chat()
+            rendered = _Rendered(chat, *template.answers_of(chat, last_alone))
+        except DataError as error:
+            if bad is None:
+                raise
+            bad.append(str(error) if len(bad) < MOST_NAMED else "")
+            continue
+        yield rendered
 
 
 def _with_whole_offsets(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:

@@ -57,6 +57,25 @@ def test_rows_that_are_refused_are_named_and_nothing_is_left(tmp_path, words):
     assert files_in(tmp_path) == {}
 
 
+def tokenized_report(tmp_path, template, rows, **options):
+    tokenizer = TOKENIZERS["byte-level"]
+    tokenizer.chat_template = template
+    return trireme.tokenize_chats(tokenizer, rows, tmp_path / "set", **options)
+
+
+def test_rows_that_are_refused_are_left_out_where_it_is_asked_for(tmp_path):
+    rows = [*REFUSED_ROWS.values(), GOOD, {"text": "Hi"}]
+    report = tokenized_report(tmp_path, STERN, rows, on_bad_record="skip")
+    assert (report.documents, report.bad_records) == (1, len(rows) - 1)
+    assert len(report.first_bad_records) == 5 and report.first_bad_records[0].startswith("row 0 has no message of the assistant")
+    assert len(read_set(tmp_path / "set")[0]) == 1
+    with pytest.raises(trireme.ConfigError, match="on_bad_record: got 'ignore'"):
+        tokenized_report(tmp_path, STERN, rows, on_bad_record="ignore", overwrite=True)
+    with pytest.raises(trireme.DataError, match="nothing to write"):
+        tokenized_report(tmp_path, STERN, rows[:3], on_bad_record="skip", overwrite=True)
+    assert len(read_set(tmp_path / "set")[0]) == 1
+
+
 def answer_with(**more):
     return {"messages": [*chat_of("Hi"), {"role": "assistant", "content": "No", **more}]}
 
@@ -168,6 +187,16 @@ def test_the_command_writes_the_set_and_says_how_to_go_on(folder):
     assert f"tokens              {len(document)}\n" in done.stdout and f"predicted           {targets} ({targets / len(document):.1%})" in done.stdout
     assert f"longest document    {len(document)} tokens" in done.stdout and "left out            0" in done.stdout
     assert f"--train_file {folder / 'set'} --packing best_fit --max_seq_length" in done.stdout
+
+
+def test_the_command_skips_lines_that_are_no_chats_and_names_the_first(folder, capsys):
+    lines = ["{", "{}", *["[]"] * 5, json.dumps(GOOD)]
+    (folder / "mixed.jsonl").write_text("\n".join(lines))
+    given = ["--tokenizer", folder / "model", "--output", folder / "set", "--input", folder / "mixed.jsonl"]
+    assert command(capsys, *given)[0] == 65
+    code, said, _ = command(capsys, *given, "--on_bad_record", "skip")
+    assert code == 0 and "documents           1\n" in said
+    assert f"skipped             7 lines\n    {folder}/mixed.jsonl:1: not JSON" in said and "\n    and 2 more\n" in said
 
 
 def test_the_command_ends_with_the_codes_of_the_program(folder, capsys):
