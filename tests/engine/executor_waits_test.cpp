@@ -77,23 +77,27 @@ TEST(StepOfTraining, reads_the_rows_of_experts_once_a_tile_and_pass) {
   config["vocab_size"] = kVocabulary;
   testing::write_tiny_model(model.path(), config);
   // Of groups of two layers the first of three runs forward twice.
-  for (const auto& [recompute, every, passes] : {std::tuple{Recompute::none, 1, 2 * kLayers},
-                                                 {Recompute::full, 1, 2 * kLayers},
-                                                 {Recompute::full, 2, 2 * kLayers + 1}})
+  struct Case {
+    Recompute recompute;
+    int64_t every, passes;
+  };
+  for (const Case& test : {Case{Recompute::none, 1, 2 * kLayers},
+                           {Recompute::full, 1, 2 * kLayers},
+                           {Recompute::full, 2, 2 * kLayers + 1}})
     run_ranks_as_threads(1, [&](World& world) {
       EngineOptions options;
       options.device = testing::guarded_device();
       options.attention = AttentionKernel::reference;
       options.tile_tokens = kTile;
-      options.recompute = recompute;
-      options.checkpoint_every = every;
+      options.recompute = test.recompute;
+      options.checkpoint_every = test.every;
       const auto engine = assemble(world, model.path(), options);
       const StepBatches batches{testing::slice_of_batch(1, kTokens, kVocabulary, 0, 1, 0)};
       const int64_t before = testing::host_reads();
       engine->train_step(batches, 1e-3);
       constexpr int64_t kTiles = (kTokens + kTile - 1) / kTile;
-      EXPECT_EQ(testing::host_reads() - before, kReadsOfAStep + passes * kTiles)
-          << name_of(recompute) << every;
+      EXPECT_EQ(testing::host_reads() - before, kReadsOfAStep + test.passes * kTiles)
+          << name_of(test.recompute) << test.every;
     });
 }
 

@@ -39,6 +39,7 @@ std::pair<std::vector<int64_t>, std::vector<double>> by_definition(const double*
   double chosen = 0;
   for (const int64_t e : order) chosen += p[e];
   std::vector<double> weights;
+  weights.reserve(order.size());
   for (const int64_t e : order) weights.push_back(p[e] / (rule.weights_sum_to_one ? chosen : all));
   return {order, weights};
 }

@@ -118,9 +118,12 @@ Planned Search::planned(const Configuration& configuration, int64_t tokens) {
 Search::Position Search::least_position(const Candidate& candidate, int64_t tokens) {
   // In groups, what the layers keep that stay on the device may be more with less that is kept in all:
   // inputs of groups in place of outputs of attention.
+  // With Ulysses, the last layer's backward holds less where its attention's output was kept.
   const bool grouped = candidate.configuration.checkpoint_every > 1;
-  const int64_t last = std::min(candidate.most_keeping,
-                                candidate.least_keeping + (grouped ? ResidentLayers{}.resident_layers : 0));
+  const int64_t more = grouped                               ? ResidentLayers{}.resident_layers
+                       : candidate.configuration.ulysses > 1 ? 1
+                                                             : 0;
+  const int64_t last = std::min(candidate.most_keeping, candidate.least_keeping + more);
   std::optional<Position> least;
   for (int64_t keeping = candidate.least_keeping; keeping <= last; ++keeping) {
     const Position position{keeping, memory_of(candidate.keeping(keeping), tokens)};

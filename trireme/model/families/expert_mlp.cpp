@@ -71,7 +71,7 @@ class ExpertMlp final : public DecoderMlp {
     add_gradients(gradients, kGateUp, rows, gate_up_R2I, gathered_RM);
     expert_products_backward_into(rows, gathered_RM, gate_up_R2I, w[kGateUp]);
     gate_up_R2I = kept.first = at::Tensor();
-    const at::Tensor dnormed_TM = sum_of_rows(rows, gathered_RM, {}).to(normed_TM.scalar_type());
+    at::Tensor dnormed_TM = sum_of_rows(rows, gathered_RM, {}).to(normed_TM.scalar_type());
     const at::Tensor dlogits_TE = route_backward(weighted_dweights_Tk, routing, kept.last, rule_);
     gradients.add_linear(kRouter, std::nullopt, dlogits_TE, normed_TM);
     add_product(dnormed_TM, dlogits_TE, w[kRouter]);
