@@ -61,12 +61,12 @@ def tokenize_chats(
             raise ConfigError(f"{name}: got {value!r}, expected one of {values}")
     loaded = load_tokenizer(tokenizer)
     template = ChatTemplate(loaded)
-    bad: list[str] = []
+    bad = _BadRecords()
     rendered = _rendered(template, read_chats(chats), answers == "last", bad if on_bad_record == "skip" else None)
     size = max(loaded.get_vocab().values()) + 1  # ids may have gaps
     documents = _documents(_with_whole_offsets(loaded), rendered)
     report = write_documents(prefix, documents, size, overwrite, functools.partial(set_fingerprint, loaded))
-    return dataclasses.replace(report, bad_records=len(bad), first_bad_records=tuple(bad[:MOST_NAMED]))
+    return dataclasses.replace(report, bad_records=bad.count, first_bad_records=tuple(bad.first))
 
 
 def load_tokenizer(tokenizer: Union[str, os.PathLike, PreTrainedTokenizerBase]) -> PreTrainedTokenizerBase:
@@ -86,7 +86,17 @@ class _Rendered:
         self.place, self.text, self.answers = chat.place, text, answers
 
 
-def _rendered(template: ChatTemplate, rows: Iterable[ChatRow], last_alone: bool, bad: Optional[list[str]]) -> Iterator[_Rendered]:
+class _BadRecords:
+    def __init__(self) -> None:
+        self.count, self.first = 0, list[str]()
+
+    def add(self, error: str) -> None:
+        self.count += 1
+        if len(self.first) < MOST_NAMED:
+            self.first.append(error)
+
+
+def _rendered(template: ChatTemplate, rows: Iterable[ChatRow], last_alone: bool, bad: Optional[_BadRecords]) -> Iterator[_Rendered]:
     """bad: takes the errors of rows that are left out; None: they are raised."""
     for row in rows:
         try:
@@ -95,7 +105,7 @@ def _rendered(template: ChatTemplate, rows: Iterable[ChatRow], last_alone: bool,
         except DataError as error:
             if bad is None:
                 raise
-            bad.append(str(error) if len(bad) < MOST_NAMED else "")
+            bad.add(str(error))
             continue
         yield rendered
 

@@ -10,15 +10,23 @@
 #include "tests/support/without_onednn.h"
 
 namespace trireme::testing {
-Json grouped_model() {
-  Json config = tiny_llama_config(4, 2);
+namespace {
+
+// 256 wide, of four heads, with more changes.
+Json of_four_layers(Json config, const Json& more) {
   config.update({{"hidden_size", 256},
                  {"head_dim", 64},
-                 {"intermediate_size", 640},
                  {"num_hidden_layers", 4},
                  {"vocab_size", 3000},
                  {"max_position_embeddings", 4096}});
+  config.update(more);
   return config;
+}
+
+}  // namespace
+
+Json grouped_model() {
+  return of_four_layers(tiny_llama_config(4, 2), {{"intermediate_size", 640}});
 }
 Json tied_model() {
   Json config = tiny_llama_config(8, 8);
@@ -79,28 +87,12 @@ Json encoder_model() {
 }
 
 Json gemma3_model() {
-  Json config = tiny_gemma3_config(4, 2);
-  config.update({{"hidden_size", 256},
-                 {"head_dim", 64},
-                 {"intermediate_size", 640},
-                 {"num_hidden_layers", 4},
-                 {"vocab_size", 3000},
-                 {"sliding_window", 200},
-                 {"max_position_embeddings", 4096}});
-  return config;
+  return of_four_layers(tiny_gemma3_config(4, 2), {{"intermediate_size", 640}, {"sliding_window", 200}});
 }
 
 Json mixture_model() {
-  Json config = tiny_mixture_config(4, 2);
-  config.update({{"hidden_size", 256},
-                 {"head_dim", 64},
-                 {"moe_intermediate_size", 96},
-                 {"num_experts", 8},
-                 {"num_experts_per_tok", 3},
-                 {"num_hidden_layers", 4},
-                 {"vocab_size", 3000},
-                 {"max_position_embeddings", 4096}});
-  return config;
+  return of_four_layers(tiny_mixture_config(4, 2),
+                        {{"moe_intermediate_size", 96}, {"num_experts", 8}, {"num_experts_per_tok", 3}});
 }
 
 std::vector<MemoryCase> memory_cases() {

@@ -147,9 +147,9 @@ TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
   bytes.input_backward = T * m * t + before + T * qkv * s.convert +
                          std::max({T * m * t + s.rms_backward(T), s.gradient(qkv, m), turning, norms});
 
+  bytes.head = decoder_head(s);
   if (inputs.model.experts > 0) {
     add_expert_mlp(inputs.model, s, bytes);
-    bytes.head = decoder_head(s);
     return bytes;
   }
   const int64_t post = inputs.model.post_norms ? T * m * t : 0;  // a, or another of hidden width
@@ -167,8 +167,6 @@ TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
   };
   bytes.output_backward = backward(T * m * t, T * 2 * i * t);
   bytes.output_backward_kept = backward(0, 0);
-
-  bytes.head = decoder_head(s);
   return bytes;
 }
 

@@ -104,7 +104,7 @@ void read_experts(const ConfigKeys& keys, const DecoderKind& kind, ModelConfig& 
   if (config.experts_per_token > config.num_experts)
     keys.refuse("num_experts_per_tok", cat("there are ", config.num_experts, " experts"));
   config.intermediate_size = keys.size(experts.width_key, kind.intermediate_size);
-  config.intermediate_size_key = experts.width_key;
+  config.expert_kind = kind.experts;
   config.expert_weights_sum_to_one = experts.weights_sum_to_one || keys.boolean("norm_topk_prob", false);
   if (experts.weights_sum_to_one && !keys.boolean("norm_topk_prob", true))
     keys.refuse("norm_topk_prob", "this family's weights sum to one in transformers");

@@ -6,6 +6,7 @@
 
 #include "trireme/base/attention_squares.h"
 #include "trireme/base/error.h"
+#include "trireme/model/decoder_config.h"
 #include "trireme/model/model_family.h"
 
 namespace trireme {
@@ -46,7 +47,7 @@ void check_parsed(const ModelConfig& config) {
 std::vector<std::pair<const char*, int64_t>> ModelConfig::sizes() const {
   return {{"vocab_size", vocab_size},
           {"hidden_size", hidden_size},
-          {intermediate_size_key, intermediate_size},
+          {expert_kind != nullptr ? expert_kind->width_key : "intermediate_size", intermediate_size},
           {"num_hidden_layers", num_hidden_layers},
           {"num_attention_heads", num_attention_heads},
           {"num_key_value_heads", num_key_value_heads},

@@ -17,6 +17,7 @@
 
 namespace trireme {
 
+struct ExpertKind;
 struct ModelFamily;
 using ModelFamilies = std::vector<const ModelFamily*>;
 const ModelFamilies& model_families();  // model_family.h
@@ -67,7 +68,7 @@ struct ModelConfig {
   // added to the embedding, and there are none beyond.
   bool rotates = true;
   int64_t type_vocab_size = 0;  // rows of BERT's token type embeddings, of which the first is used
-  const char* intermediate_size_key = "intermediate_size";  // config.json's name of it
+  const ExpertKind* expert_kind = nullptr;  // of a mixture (decoder_config.h)
   int64_t num_experts = 0;        // E, the MLPs of a layer of which a token has some; 0: one for all tokens
   int64_t experts_per_token = 0;  // k
   bool expert_weights_sum_to_one = false;  // RoutingRule

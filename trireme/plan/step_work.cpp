@@ -15,25 +15,26 @@ namespace {
 struct LayerProducts {
   struct Sides {
     int64_t k, n;
-    double elements() const { return static_cast<double>(k) * static_cast<double>(n); }
+    // Of experts: how many such weights multiply a token, and the share of a tile's rows that each has.
+    double weights = 1, rows_share = 1;
+    // By which a token is multiplied.
+    double elements() const { return weights * static_cast<double>(k) * static_cast<double>(n); }
   };
   Sides qkv, out, router, gate_up, down;
-  double mlps;  // that a token goes through, of gate_up and down
 
   explicit LayerProducts(const ModelSizes& model) {
     const int64_t query = model.heads * model.head_dim, all = query + 2 * model.kv_heads * model.head_dim;
     const int64_t halves = model.tiles == TileFormula::encoder ? 1 : 2;
     qkv = {model.hidden, all};
     out = {query, model.hidden};
-    gate_up = {model.hidden, halves * model.intermediate};
-    down = {model.intermediate, model.hidden};
     router = {model.hidden, model.experts};
-    mlps = static_cast<double>(model.mlps_per_token());
+    const auto mlps = static_cast<double>(model.mlps_per_token());
+    const double rows_share = 1 / model.tokens_per_expert_row();
+    gate_up = {model.hidden, halves * model.intermediate, mlps, rows_share};
+    down = {model.intermediate, model.hidden, mlps, rows_share};
   }
-  // By which a token is multiplied.
   double elements() const {
-    return qkv.elements() + out.elements() + router.elements() +
-           mlps * (gate_up.elements() + down.elements());
+    return qkv.elements() + out.elements() + router.elements() + gate_up.elements() + down.elements();
   }
 };
 
@@ -89,6 +90,8 @@ class Counter {
   double qkv_width() const {
     return static_cast<double>((model_.heads + 2 * model_.kv_heads) * model_.head_dim);
   }
+  // Of its rows for experts, which are hidden wide.
+  double rows_width() const { return static_cast<double>(model_.mlps_per_token() * model_.hidden); }
   double act_width() const { return static_cast<double>(model_.mlp_width()); }
 
   void add(WorkKind kind, double size, double width, double amount) {
@@ -114,8 +117,8 @@ class Counter {
   void token_wise(WorkKind kind, double width) { add(kind, tile_rows_ * width, 0, rows_ * width); }
 
   void multiply(WorkKind kind, const LayerProducts::Sides& sides, double width) {
-    add(kind, static_cast<double>(std::min(sides.k, sides.n)), width,
-        2 * rows_ * static_cast<double>(sides.k) * static_cast<double>(sides.n));
+    add(kind, static_cast<double>(std::min(sides.k, sides.n)), width * sides.rows_share,
+        2 * rows_ * sides.elements());
   }
   void product(const LayerProducts::Sides& sides) { multiply(WorkKind::matmul, sides, tile_rows_); }
   // d(input) and d(weight)
@@ -124,36 +127,24 @@ class Counter {
     multiply(WorkKind::weight_gradient, sides, gradient_width(tile_rows_));
   }
 
-  // Of an MLP, or of the experts of a mixture: each has some of a tile's rows.
-  double expert_rows() const { return tile_rows_ / model_.tokens_per_expert_row(); }
-  void mlp_product(const LayerProducts::Sides& sides, WorkKind kind, double rows) {
-    add(kind, static_cast<double>(std::min(sides.k, sides.n)), rows,
-        2 * rows_ * products_.mlps * sides.elements());
-  }
-  void mlp_product(const LayerProducts::Sides& sides) { mlp_product(sides, WorkKind::matmul, expert_rows()); }
-  void mlp_product_backward(const LayerProducts::Sides& sides) {
-    mlp_product(sides);
-    mlp_product(sides, WorkKind::weight_gradient, gradient_width(tile_rows_, expert_rows()));
-  }
   // Probabilities of the router's logits; rows are brought side by side.
   void route(bool has_logits) {
     if (model_.experts == 0) return;
     if (!has_logits) product(products_.router);
-    token_wise(WorkKind::copy, 2 * static_cast<double>(model_.experts) + products_.mlps * m());
+    token_wise(WorkKind::copy, 2 * static_cast<double>(model_.experts) + rows_width());
   }
   // Each token's rows are added up in fp32.
   void sum_rows() {
-    if (model_.experts > 0) token_wise(WorkKind::copy, 3 * products_.mlps * m());
+    if (model_.experts > 0) token_wise(WorkKind::copy, 3 * rows_width());
   }
 
   // The rows that a weight gradient's rate is looked up by. Rates are of products that are added, which read
   // the sum and write it; the first one only writes it. So n products pass over the sum 2 n - 1 times and not
   // 2 n, as products of that many more rows would.
-  double gradient_width(double tile_rows) const { return gradient_width(tile_rows, tile_rows); }
-  double gradient_width(double tile_rows, double product_rows) const {
-    const double of_micro_batch = std::ceil(rows_ / tile_rows);
+  double gradient_width(double rows) const {
+    const double of_micro_batch = std::ceil(rows_ / rows);
     const double products = in_.zero < 2 ? of_micro_batch * step_.accumulation : of_micro_batch;
-    return product_rows * 2 * products / (2 * products - 1);
+    return rows * 2 * products / (2 * products - 1);
   }
 
   void attend(WorkKind kind, double flops_a_pair_and_value) {
@@ -203,7 +194,7 @@ class Counter {
   }
   void down() {
     token_wise(WorkKind::activation, act_width());
-    mlp_product(products_.down);
+    product(products_.down);
     sum_rows();
   }
   // The last norm's backward reads what down made.
@@ -220,16 +211,16 @@ class Counter {
     residual_after_attention();
     token_wise(WorkKind::norm, m());
     route(/*has_logits=*/false);
-    mlp_product(products_.gate_up);
+    product(products_.gate_up);
     down();
     post_norm();
     token_wise(WorkKind::copy, m());
     if (keeps[kX1]) token_wise(WorkKind::copy, m());
-    // A decoder's gate|up and router's logits are made where they are kept.
-    const int64_t in_place =
-        model_.tiles == TileFormula::decoder ? 2 * model_.mlp_width() + model_.experts : 0;
-    if (keeps[kGateUp] && model_.mlp_kept_width > in_place)
-      token_wise(WorkKind::copy, static_cast<double>(model_.mlp_kept_width - in_place));
+    // A decoder makes what it keeps in its place, but for the input of a norm behind the MLP.
+    const int64_t copied = model_.tiles != TileFormula::decoder ? model_.mlp_kept_width
+                           : model_.post_norms                  ? model_.hidden
+                                                                : 0;
+    if (keeps[kGateUp] && copied > 0) token_wise(WorkKind::copy, static_cast<double>(copied));
     gather_layer();
   }
 
@@ -284,14 +275,14 @@ class Counter {
       post_norm();
     token_wise(WorkKind::norm, m());
     route(slots[kGateUp]);
-    if (!slots[kGateUp]) mlp_product(products_.gate_up);
+    if (!slots[kGateUp]) product(products_.gate_up);
     if (!slots[kGateUp] && downs_again()) down();
     if (model_.post_norms) token_wise(WorkKind::norm_backward, 2 * m());
     token_wise(WorkKind::activation_backward, act_width());
     if (model_.experts > 0)  // dy by rows, then times the weights; act times d(act)
-      token_wise(WorkKind::copy, 2 * products_.mlps * m() + 2 * act_width());
-    mlp_product_backward(products_.down);
-    mlp_product_backward(products_.gate_up);
+      token_wise(WorkKind::copy, 2 * rows_width() + 2 * act_width());
+    product_backward(products_.down);
+    product_backward(products_.gate_up);
     if (model_.experts > 0) product_backward(products_.router);
     sum_rows();
     token_wise(WorkKind::copy, 2 * m());  // dy, and d(x)

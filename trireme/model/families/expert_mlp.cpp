@@ -9,6 +9,8 @@
 // never down: with dact of rows that were weighted already, w dL/dw of a row is the product of act and dact.
 //
 // No loss balances the load of the experts (model/decoder_config.cpp refuses models that ask for it).
+#include <utility>
+
 #include "trireme/kernels/expert_routing.h"
 #include "trireme/kernels/expert_rows.h"
 #include "trireme/kernels/linear.h"
@@ -28,31 +30,20 @@ class ExpertMlp final : public DecoderMlp {
 
   void forward(const UnitWeights& w, at::Tensor normed_TM, const at::Tensor& kept_TW,
                at::Tensor& x1_TM) const override {
-    KeptParts kept = kept_or_new(kept_TW, normed_TM);
-    linear_into(kept.last, normed_TM, w[kRouter], {});
-    const Routing routing = route(kept.last, rule_);
-    const ExpertRows rows = rows_by_expert(routing.experts_Tk, config_.num_experts);
-    at::Tensor gathered_RM = gather_rows(rows, normed_TM);
-    normed_TM = at::Tensor();
-    at::Tensor gate_up_R2I = by_rows(kept.first);
-    expert_products_into(rows, gate_up_R2I, gathered_RM, w[kGateUp]);
-    at::Tensor act_RI = glu(config_.gate, gate_up_R2I);
-    kept = {};
-    gate_up_R2I = at::Tensor();
-    expert_products_into(rows, gathered_RM, act_RI, w[kDown]);
+    Routed routed = route_rows(w, std::move(normed_TM), kept_TW, /*filled=*/false);
+    at::Tensor act_RI = glu(config_.gate, routed.gate_up_R2I);
+    routed.kept = {};
+    routed.gate_up_R2I = at::Tensor();
+    at::Tensor& down_RM = routed.gathered_RM;
+    expert_products_into(routed.rows, down_RM, act_RI, w[kDown]);
     act_RI = at::Tensor();
-    x1_TM.add_(sum_of_rows(rows, gathered_RM, routing.weights_Tk));
+    x1_TM.add_(sum_of_rows(routed.rows, down_RM, routed.routing.weights_Tk));
   }
 
   at::Tensor backward(const UnitWeights& w, UnitGradients& gradients, at::Tensor normed_TM,
                       const at::Tensor& dy_TM, const at::Tensor& kept_TW) const override {
-    KeptParts kept = kept_or_new(kept_TW, normed_TM);
-    if (!kept_TW.defined()) linear_into(kept.last, normed_TM, w[kRouter], {});
-    const Routing routing = route(kept.last, rule_);
-    const ExpertRows rows = rows_by_expert(routing.experts_Tk, config_.num_experts);
-    at::Tensor gathered_RM = gather_rows(rows, normed_TM);
-    at::Tensor gate_up_R2I = by_rows(kept.first);
-    if (!kept_TW.defined()) expert_products_into(rows, gate_up_R2I, gathered_RM, w[kGateUp]);
+    auto [kept, routing, rows, gathered_RM, gate_up_R2I] =
+        route_rows(w, normed_TM, kept_TW, /*filled=*/kept_TW.defined());
     at::Tensor weighted_dweights_Tk;
     {
       at::Tensor dy_RM = gather_rows(rows, dy_TM);
@@ -84,16 +75,29 @@ class ExpertMlp final : public DecoderMlp {
     const auto [sums, state] = gradients.take_sum(slot);
     add_expert_gradients(rows, sums, dy, x, state);
   }
-  // gate|up [T, 2 k I] and logits [T, E]
-  KeptParts kept_or_new(const at::Tensor& kept_TW, const at::Tensor& normed_TM) const {
+  struct Routed {
+    KeptParts kept;  // gate|up [T, 2 k I] and logits [T, E]
+    Routing routing;
+    ExpertRows rows;
+    at::Tensor gathered_RM;
+    at::Tensor gate_up_R2I;  // of `kept`
+  };
+  // Makes logits and gate|up, or finds them in `kept` where that is filled.
+  Routed route_rows(const UnitWeights& w, at::Tensor normed_TM, const at::Tensor& kept_TW,
+                    bool filled) const {
     const int64_t T = normed_TM.size(0), gate_up = 2 * rule_.experts_per_token * config_.intermediate_size;
-    if (kept_TW.defined()) return kept_parts(kept_TW, gate_up);
-    return {at::empty({T, gate_up}, normed_TM.options()),
-            at::empty({T, config_.num_experts}, normed_TM.options())};
-  }
-  // [T, 2 k I] -> [R, 2 I]
-  at::Tensor by_rows(const at::Tensor& gate_up) const {
-    return gate_up.view({-1, 2 * config_.intermediate_size});
+    Routed routed;
+    routed.kept = kept_TW.defined() ? kept_parts(kept_TW, gate_up)
+                                    : KeptParts{at::empty({T, gate_up}, normed_TM.options()),
+                                                at::empty({T, config_.num_experts}, normed_TM.options())};
+    routed.gate_up_R2I = routed.kept.first.view({-1, 2 * config_.intermediate_size});
+    if (!filled) linear_into(routed.kept.last, normed_TM, w[kRouter], {});
+    routed.routing = route(routed.kept.last, rule_);
+    routed.rows = rows_by_expert(routed.routing.experts_Tk, config_.num_experts);
+    routed.gathered_RM = gather_rows(routed.rows, normed_TM);
+    normed_TM = at::Tensor();
+    if (!filled) expert_products_into(routed.rows, routed.gate_up_R2I, routed.gathered_RM, w[kGateUp]);
+    return routed;
   }
 
   const ModelConfig& config_;

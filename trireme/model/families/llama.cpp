@@ -132,22 +132,19 @@ constexpr DecoderKind kKinds[] = {
      .gemma3 = true},
 };
 
-const DecoderKind& kind_of(const std::string& type) {
+ModelConfig parse(const ConfigKeys& keys) {
+  const std::string type = keys.text("model_type", "");
   const auto* const kind = std::find_if(std::begin(kKinds), std::end(kKinds),
                                         [&](const DecoderKind& row) { return type == row.model_type; });
   TRIREME_ASSERT(kind != std::end(kKinds), "no decoder is called ", type);
-  return *kind;
-}
-
-ModelConfig parse(const ConfigKeys& keys) {
-  ModelConfig config = parse_decoder_config(keys, kind_of(keys.text("model_type", "")));
+  ModelConfig config = parse_decoder_config(keys, *kind);
   config.mlp_kept_width = mlp_kept_width(config);
   return config;
 }
 
 void expert_matrices(UnitBuilder& build, const ModelConfig& config) {
   const int64_t m = config.hidden_size, i = config.intermediate_size;
-  const ExpertKind& names = *kind_of(config.raw.value("model_type", "")).experts;
+  const ExpertKind& names = *config.expert_kind;
   std::vector<UnitBuilder::Rows> gate_up, down;
   for (int64_t expert = 0; expert < config.num_experts; ++expert) {
     gate_up.push_back({cat(names.expert, expert, names.gate), i});
