@@ -46,6 +46,16 @@ def make_model(preset="small"):
     return folder
 
 
+def make_adapter(model, rank):
+    """A fresh LoRA adapter of all projections, by PEFT."""
+    folder = f"{model}-lora{rank}"
+    if not os.path.exists(os.path.join(folder, "adapter_config.json")):
+        say("making the adapter")
+        subprocess.run([os.path.join(ROOT, ".deps/python/bin/python"), os.path.join(ROOT, "bench/peers/hf_single.py"), "--model", model,
+                        "--adapter", folder, "--make-adapter", str(rank)], check=True)
+    return folder
+
+
 def parameter_count(folder):
     size = os.path.getsize(os.path.join(folder, "model.safetensors"))
     return f"{size / 4e6:.1f}M"
@@ -75,7 +85,7 @@ class Results:
             lines = [json.loads(line) for line in file if line.strip()]
         self.header, self.rows = lines[0]["header"], lines[1:]
         for name in must_equal:
-            if self.header[name] != header[name]:
+            if self.header.get(name) != header[name]:
                 sys.exit(f"bench: {path} was begun with another {name}; only runs of one build on one machine compare. "
                          f"Give another --out, or remove that file")
 

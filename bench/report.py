@@ -121,7 +121,7 @@ def machine_lines(header):
 
 def model_lines(header):
     return [f"- model: `trireme init --preset {header.get('preset', 'small')}`, {header['parameters']} parameters, the same weights and tokens for "
-            "all; AdamW"]
+            "all; AdamW" + (f", of a LoRA adapter of rank {header['lora_r']} in all projections" if header.get("lora_r") else "")]
 
 
 def page(header, rows):

@@ -59,6 +59,7 @@ class Measurement:
     length: int
     recompute: bool  # peers: gradient checkpointing; ours: --recompute full
     allocator: str  # our program brings its own for tensors: "own"
+    adapter: str = ""  # folder of a LoRA adapter that is trained in place of the model
 
     def key(self, repeat):
         return f"{self.system}/{self.dtype}/{self.length}/{'recompute' if self.recompute else 'fastest'}/{self.allocator}/{repeat}"
@@ -67,6 +68,7 @@ class Measurement:
         system = SYSTEMS[self.system]
         threads = cores if system.shape == "one process" else max(1, cores // 2)
         amount = ["--seq", str(self.length), "--steps", str(steps), "--warmup", str(warmup)]
+        amount += ["--adapter", self.adapter] if self.adapter else []
         if system.program:
             command = [BINARY] if threads == cores else [BINARY, "launch", "--nproc_per_node", "2", "--"]
             command += ["bench", "step", "--model", model, "--threads", str(threads), "--json", "--device", "cpu",

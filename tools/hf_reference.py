@@ -4,12 +4,16 @@
     tools/hf_reference.py MODEL_DIR --out reference.safetensors --seq 128 --batch 2
     tools/hf_reference.py MODEL_DIR --out reference.safetensors --scale-weights 4 --out-model SCALED_DIR
     tools/hf_reference.py MODEL_DIR --out reference.safetensors --seq 128 --documents 40,1,20
+    tools/hf_reference.py MODEL_DIR --out reference.safetensors --seq 128 --adapter ADAPTER_DIR
 
 The file holds input_ids and labels [B, S] int64 (labels aligned with the inputs, -100 ignored), loss, logits
 [B, S, V] and grad.<parameter name>, all fp32. The loss is the model's own: the mean over valid shifted labels; of a
 BERT over those 15 of 100 positions that were chosen to be predicted, unshifted.
 Attention is the eager kind. With --dtype float64 (the default) everything but the rotary tables is computed in
 fp64 and rounded once at the end, so that what a comparison sees is the other side's error alone.
+
+With --adapter, a folder of PEFT, the model has that LoRA adapter, and only its gradients are there, under the names in
+the adapter's file.
 
 With freshly initialised weights most gradients are so small that a wrong one passes; --scale-weights F multiplies
 every matrix by F and jitters norm weights and biases, and --out-model keeps that model to verify against.
@@ -80,6 +84,13 @@ def load(path):
     return auto_class(config).from_pretrained(path, dtype=torch.float32, attn_implementation="eager", **experts)
 
 
+def with_adapter(model, path):
+    """The model with a LoRA adapter of PEFT, which alone is trained."""
+    from peft import PeftModel  # nothing else needs it
+
+    return PeftModel.from_pretrained(model, path, is_trainable=True)
+
+
 def draw_batch(config, batch, seq, seed):
     """Random ids and labels; the padding id, whose lookups transformers leaves without gradient, is among them."""
     generator = torch.Generator().manual_seed(seed)
@@ -126,8 +137,10 @@ def reference(model, input_ids, labels):
 
 
 def gradients(model):
-    """Of every parameter, under its names in files; zero where the loss does not reach it."""
-    return {"grad." + in_file: gradient.float() for name, parameter in model.named_parameters() for in_file, gradient
+    """Of every parameter that is trained, under its names in files; zero where the loss does not reach it."""
+    trained = [(name.replace(".default.", "."), parameter) for name, parameter in model.named_parameters()
+               if parameter.requires_grad]
+    return {"grad." + in_file: gradient.float() for name, parameter in trained for in_file, gradient
             in names_in_file(model.config.model_type, name,
                              torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)}
 
@@ -227,6 +240,7 @@ def main():
     parser.add_argument("--documents", help="lengths of packed documents, such as 40,1,20; each is run alone")
     parser.add_argument("--padding", help="tokens of padding at the end of each row, such as 0,17; it is not run")
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float64", help="of the computation")
+    parser.add_argument("--adapter", help="folder of a LoRA adapter, whose gradients are wanted in place of the model's")
     parser.add_argument("--scale-weights", type=float, metavar="F")
     parser.add_argument("--out-model", help="where to write the scaled model")
     options = parser.parse_args()
@@ -244,6 +258,8 @@ def main():
         labels = draw_labels(model.config, input_ids, torch.Generator().manual_seed(options.seed))
     else:
         input_ids, labels = draw_batch(model.config, options.batch, options.seq, options.seed)
+    if options.adapter:
+        model = with_adapter(model, options.adapter)
     if options.dtype == "float64":
         to_float64(model)
     if options.documents or options.padding:

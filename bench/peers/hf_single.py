@@ -3,6 +3,8 @@
 
     python hf_single.py --model DIR --seq 2048 --steps 5 --dtype bf16 --threads 2 [--json OUT]
     python hf_single.py --model DIR --seq 128 --dump FILE.safetensors   # fp32 logits, loss, grads
+    python hf_single.py --model DIR --adapter LORA_DIR --make-adapter 16   # a LoRA adapter of all projections
+    python hf_single.py --model DIR --adapter LORA_DIR --seq 2048 ...      # trains it, by PEFT
 
 dtype: fp32; bf16 (bf16 weights, fp32 master weights and AdamW states: what DeepSpeed's bf16 does);
 bf16_pure (bf16 everything); autocast (fp32 weights, bf16 matmuls).
@@ -32,6 +34,8 @@ ap.add_argument("--wd", type=float, default=0.01)
 ap.add_argument("--clip", type=float, default=0.0)
 ap.add_argument("--seed", type=int, default=0)
 ap.add_argument("--checkpointing", action="store_true")
+ap.add_argument("--adapter", help="folder of a LoRA adapter, which is trained in place of the model")
+ap.add_argument("--make-adapter", type=int, help="write a fresh one of this rank to --adapter; no training")
 ap.add_argument("--json")
 ap.add_argument("--dump", help="write fp32 logits, loss, all grads (and weights after one AdamW step); no training")
 ap.add_argument("--no-logits", action="store_true", help="leave logits out of the dump")
@@ -50,6 +54,16 @@ load_dtype = {"fp32": torch.float32, "autocast": torch.float32}.get(a.dtype, tor
 if a.dump:
     load_dtype = torch.float32
 model = AutoModelForCausalLM.from_pretrained(a.model, dtype=load_dtype, attn_implementation=a.attn).to(a.device)
+if a.make_adapter:
+    from peft import LoraConfig, get_peft_model
+    torch.manual_seed(a.seed)
+    get_peft_model(model, LoraConfig(r=a.make_adapter, lora_alpha=2 * a.make_adapter, target_modules="all-linear", lora_dropout=0.0,
+                                     task_type="CAUSAL_LM")).save_pretrained(a.adapter)
+    sys.exit(0)
+if a.adapter:
+    from peft import PeftModel
+    model = PeftModel.from_pretrained(model, a.adapter, is_trainable=True)
+    model.enable_input_require_grads()  # for checkpointing
 model.train()
 model.config.use_cache = False
 if a.checkpointing:
@@ -146,6 +160,8 @@ for s in range(a.steps):
 w = min(a.warmup, a.steps - 1)
 med = statistics.median(times[w:])
 mm, at = flops_per_step(cfg, a.seq, a.batch)
+if a.adapter:  # frozen weights have no gradient; the adapter's own products are less than a hundredth of theirs
+    mm *= 4 / 6
 res = {"what": "hf_single", "model": a.model, "dtype": a.dtype, "attn": a.attn, "seq": a.seq, "batch": a.batch, "ranks": 1,
        "threads": a.threads, "checkpointing": a.checkpointing, "step_s": [round(t, 4) for t in times], "median_step_s": round(med, 4),
        "fwd_bwd_opt_s": [round(statistics.median(x), 4) for x in zip(*parts[w:])],

@@ -22,8 +22,9 @@ using ::testing::HasSubstr;
 
 class ContinuedOptions : public ::testing::Test {
  protected:
-  void finish(const std::string& stages) {
+  void finish(const std::string& stages, int64_t lora_rank = 0) {
     TrainOptions options = run_.options("run");
+    options.engine.lora.rank = lora_rank;
     options.context_stages = stages;
     if (stages.empty()) {
       options.samples.max_seq_length = 16;
@@ -77,6 +78,32 @@ TEST_F(ContinuedOptions, are_those_of_the_finished_run_where_no_flag_says_otherw
                 given({"--model_name_or_path", "other"});
               }),
               AllOf(HasSubstr("--continue_run"), HasSubstr("--model_name_or_path")));
+}
+
+TEST_F(ContinuedOptions, of_lora_are_the_model_it_was_trained_beside_its_positions_and_its_adapters) {
+  finish("", /*lora_rank=*/2);
+  const TrainOptions options = given({"--max_seq_length", "32"});
+  EXPECT_EQ(options.model_dir, std::filesystem::absolute(run_.model()));
+  EXPECT_EQ(options.engine.lora.adapter, run_.folder() / "run/checkpoints/step-2");
+  EXPECT_EQ(options.engine.lora.rank, 0) << "the folder says it";
+  EXPECT_THAT(options.engine.rope.scaling, HasSubstr("yarn"));
+  EXPECT_THAT(testing::message_of<ConfigError>([&] {
+                given({"--lora_r", "4"});
+              }),
+              AllOf(HasSubstr("its LoRA adapters"), HasSubstr("leave --lora_r out")));
+  std::filesystem::rename(run_.model(), run_.folder() / "moved");
+  EXPECT_THAT(testing::message_of<ConfigError>([&] { given({}); }),
+              AllOf(HasSubstr("adapter_config.json names the model"), HasSubstr("--model_name_or_path")));
+  EXPECT_EQ(given({"--model_name_or_path", (run_.folder() / "moved").string()}).model_dir,
+            run_.folder() / "moved");
+}
+
+TEST_F(ContinuedOptions, of_a_whole_model_are_not_those_of_lora) {
+  finish("");
+  EXPECT_THAT(testing::message_of<ConfigError>([&] {
+                given({"--lora_r", "4"});
+              }),
+              AllOf(HasSubstr("the whole model"), HasSubstr("--model_name_or_path")));
 }
 
 TEST_F(ContinuedOptions, leave_out_what_a_flag_has_no_use_for) {

@@ -441,17 +441,20 @@ class FlagsArrive : public ::testing::Test {
   }
 
   static Command export_() {
+    const auto resolved = [](const ExportFlags& flags, const OptionParser& /*parser*/) {
+      Json found{{"checkpoint", flags.checkpoint.string()}, {"out", flags.out.string()}};
+      found.update({{"dtype", flags.dtype}, {"merge", flags.merge}, {"model", flags.model}});
+      found["overwrite"] = flags.overwrite;
+      return found;
+    };
     return command_of<ExportFlags>({{"checkpoint", "run"}, {"out", "model"}},
                                    {{"checkpoint", {"other"}, {{"checkpoint", "other"}}},
                                     {"out", {"elsewhere"}, {{"out", "elsewhere"}}},
                                     {"dtype", {"float16"}, {{"dtype", "float16"}}},
+                                    {"merge", {}, {{"merge", true}}},
+                                    {"model_name_or_path", {"base"}, {{"model", "base"}}},
                                     {"overwrite", {}, {{"overwrite", true}}}},
-                                   [](const ExportFlags& flags, const OptionParser& /*parser*/) {
-                                     return Json{{"checkpoint", flags.checkpoint.string()},
-                                                 {"out", flags.out.string()},
-                                                 {"dtype", flags.dtype},
-                                                 {"overwrite", flags.overwrite}};
-                                   });
+                                   resolved);
   }
 
   static Command info() {
@@ -489,11 +492,8 @@ class FlagsArrive : public ::testing::Test {
   testing::TemporaryFolder folder_;
 };
 
-TEST_F(FlagsArrive, of_train) {
+TEST_F(FlagsArrive, of_train_and_validate) {
   check(train());
-}
-
-TEST_F(FlagsArrive, of_validate) {
   check(validate());
 }
 

@@ -48,6 +48,8 @@ TEST(UnreadFlags, are_refused_by_their_name_with_what_would_read_them) {
        std::vector<std::tuple<std::string, std::string, std::string, std::vector<std::string>>>{
            {"--initial_loss_scale", "1024", "--fp16", {"--fp16"}},
            {"--loss_scale_window", "100", "--fp16", {"--fp16"}},
+           {"--lora_alpha", "32", "--lora_r", {"--lora_r", "4"}},
+           {"--lora_target_modules", "all-linear", "--lora_r", {"--lora_r", "4"}},
            {"--warmup_type", "log", "--warmup_steps", {"--warmup_ratio", "0.1"}},
            {"--warmup_type", "log", "--warmup_ratio", {"--context_stages", R"([{"warmup_steps": 2}])"}},
            {"--resume_with_new_data",
@@ -60,6 +62,7 @@ TEST(UnreadFlags, are_refused_by_their_name_with_what_would_read_them) {
     read.insert(read.end(), read_with.begin(), read_with.end());
     EXPECT_EQ(refusal(read), "") << flag;
   }
+  EXPECT_THAT(refusal({"--lora_r", "0", "--adapter", "a"}), StartsWith("--lora_r"));
   EXPECT_THAT(refusal({"--num_train_epochs", "2", "--context_stages", "1k:10"}),
               StartsWith("--num_train_epochs"));
   EXPECT_EQ(refusal({"--num_train_epochs", "2"}), "");

@@ -49,6 +49,16 @@ std::vector<MemoryCase> cases_beside_the_host() {
        }},
       {"grouped, 2 ranks, ZeRO 1, optimizer on the host", testing::grouped_model, 2, 2, 1, 512,
        offload(ZeroStage::optimizer, Offload::none)},
+      {"tied, 2 ranks, LoRA, all on the host", testing::tied_model, 2, 2, 1, 512,
+       [=](EngineOptions& o) {
+         offload(ZeroStage::parameters, Offload::cpu)(o);
+         o.lora.rank = 24;
+       }},
+      {"grouped, 1 rank, LoRA, ZeRO 2, optimizer on the host", testing::grouped_model, 1, 1, 1, 512,
+       [=](EngineOptions& o) {
+         offload(ZeroStage::gradients, Offload::none)(o);
+         o.lora.rank = 24;
+       }},
   };
 }
 

@@ -107,6 +107,25 @@ TEST(HostMemoryBytes, of_masters_are_only_the_bits_that_bf16_values_lack_where_b
   EXPECT_EQ(memory_forecast(inputs).peak[optimizer], elements * (4 + 8));
 }
 
+TEST(HostMemoryBytes, of_lora_are_the_model_that_left_the_gpu_and_the_adapters_masters_moments_and_sums) {
+  ForecastInputs inputs = sharded_gpu_inputs();
+  inputs.tile_bytes = inputs.storage_bytes = 2;
+  inputs.model.adapter_rank = 4;
+  inputs.model.adapter_elements.assign(kLayers, 6400);
+  const int64_t share = kLayers * 6400 / 4;
+  const MemoryForecast before = memory_forecast(inputs);
+  EXPECT_EQ(before.peak[optimizer], share * (4 + 8));
+  inputs.offload.parameters = inputs.offload.optimizer = Offload::cpu;
+  const MemoryForecast after = memory_forecast(inputs);
+  EXPECT_EQ(after.host[parameters], sum_of(rank_shares(inputs)) * 2 + 6400 / 4 * 2) << "and narrowed masters";
+  EXPECT_EQ(after.host[optimizer], share * (4 + 8));
+  EXPECT_EQ(after.host[gradients], share * 4);
+  EXPECT_EQ(after.peak[optimizer], 0);
+  EXPECT_LT(after.peak[gradients], inputs.model.unit_elements[1] / 4) << "of adapters alone";
+  inputs.offload.parameters = Offload::disk;
+  EXPECT_EQ(memory_forecast(inputs).host[optimizer], after.host[optimizer]);
+}
+
 TEST(HostMemoryBytes, are_the_shares_of_parameters_that_left_the_gpu) {
   ForecastInputs inputs = sharded_gpu_inputs();
   const MemoryForecast before = memory_forecast(inputs);

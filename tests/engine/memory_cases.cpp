@@ -99,7 +99,35 @@ std::vector<MemoryCase> memory_cases() {
   const auto zero = [](int stage) {
     return [stage](EngineOptions& options) { options.zero = static_cast<ZeroStage>(stage); };
   };
+  const auto lora = [](const std::function<void(EngineOptions&)>& change) {
+    return [change](EngineOptions& options) {
+      options.lora.rank = 24;
+      change(options);
+    };
+  };
   return {
+      {"grouped, 1 rank, LoRA", grouped_model, 1, 1, 1, 1024, lora([](EngineOptions&) {})},
+      {"tied, 2 ranks, LoRA, ZeRO 3, all kept", tied_model, 2, 2, 1, 1024, lora([](EngineOptions& o) {
+         o.zero = ZeroStage::parameters;
+         o.recompute = Recompute::none;
+       })},
+      {"uneven, 4 ranks, LoRA, ZeRO 2, bf16", uneven_model, 4, 4, 1, 1201, lora([](EngineOptions& o) {
+         o.zero = ZeroStage::gradients;
+         o.precision = Precision::bf16;
+         o.bf16_matmul = Bf16Matmul::fp32;
+       })},
+      {"grouped, 1 rank, LoRA, bf16, updates in backward", grouped_model, 1, 1, 1, 512,
+       lora([](EngineOptions& o) {
+         o.precision = Precision::bf16;
+         o.bf16_matmul = Bf16Matmul::fp32;
+         o.update_in_backward = true;
+       })},
+      {"gemma3, 2 ranks, LoRA, ZeRO 1, layer inputs kept", gemma3_model, 2, 2, 1, 1024,
+       lora([](EngineOptions& o) {
+         o.zero = ZeroStage::optimizer;
+         o.recompute = Recompute::full;
+       })},
+      {"mixture, 1 rank, LoRA of attention", mixture_model, 1, 1, 1, 1024, lora([](EngineOptions&) {})},
       {"grouped, 1 rank", grouped_model, 1, 1, 1, 1024, [](EngineOptions&) {}},
       {"grouped, 1 rank, all kept", grouped_model, 1, 1, 2, 512,
        [](EngineOptions& o) { o.recompute = Recompute::none; }},

@@ -19,6 +19,7 @@ struct PolicyCase {
   int ranks = 1;
   int micro = 1;  // micro-batches of each data-parallel rank, so that all cases see the same 4 samples
   bool packed = false;
+  bool adapted = false;  // LoRA: write_policy_model's adapter is trained
   EngineOptions options;
 };
 
@@ -44,7 +45,7 @@ double change_error(const PolicyOutcome& outcome, const PolicyOutcome& plain);
 // What it may be.
 double change_tolerance_of(const PolicyCase& policy);
 
-// Writes the model that the cases are for.
+// Writes the model that the cases are for, with an adapter for it inside.
 void write_policy_model(const std::filesystem::path& folder);
 
 // Runs `steps` steps over threads as ranks; what rank 0 saw, on the CPU.
@@ -61,7 +62,7 @@ class PlainRuns {
 
  private:
   std::filesystem::path model_;
-  std::map<std::tuple<Precision, double, std::string, bool, int>, PolicyOutcome> runs_;
+  std::map<std::tuple<Precision, double, std::string, bool, bool, int>, PolicyOutcome> runs_;
 };
 
 }  // namespace trireme::testing

@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "trireme/model/checkpoint_files.h"
+#include "trireme/model/lora_files.h"
 #include "trireme/model/unit_weights.h"
 
 namespace trireme::testing {
@@ -93,6 +94,21 @@ void write_tiny_model(const std::filesystem::path& folder, const Json& config, d
                    at::kFloat, {});
 }
 
+void write_tiny_adapter(const std::filesystem::path& model, const std::filesystem::path& folder,
+                        const LoraConfig& lora, double spread) {
+  const ModelConfig config = read_model_config(model);
+  const Adapters adapters = make_adapters(config, make_model_layout(config), lora, "test");
+  std::filesystem::create_directories(folder);
+  write_adapter(folder, adapters, adapter_config(lora, adapters, model.string()), [&](int64_t layer) {
+    at::Tensor flat = at::zeros({adapters.units[static_cast<size_t>(layer)].elements});
+    for (const ParameterSpec& parameter : adapters.units[static_cast<size_t>(layer)].parameters) {
+      auto generator = at::make_generator<at::CPUGeneratorImpl>(std::hash<std::string>{}(parameter.name));
+      parameter_view(flat, parameter).normal_(0, spread, generator);
+    }
+    return flat;
+  });
+}
+
 TokenBatch slice_of_batch(int64_t batch, int64_t vocabulary, uint64_t seed, const SampleLayout& layout,
                           int rank, const std::vector<Documents>& documents) {
   const int64_t tokens = layout.tokens;
@@ -129,10 +145,10 @@ void restore_unit(Engine& engine, int unit, const std::string& state, const at::
 
 std::map<std::string, at::Tensor> all_gradients(Engine& engine) {
   std::map<std::string, at::Tensor> gradients;
-  const ModelLayout& layout = engine.layout();
-  for (size_t unit = 0; unit < layout.units.size(); ++unit) {
+  const std::vector<UnitSpec>& trained = engine.layout().trained();
+  for (size_t unit = 0; unit < trained.size(); ++unit) {
     const at::Tensor whole = engine.unit_gradient(static_cast<int>(unit)).clone();
-    for (const ParameterSpec& parameter : layout.units[unit].parameters)
+    for (const ParameterSpec& parameter : trained[unit].parameters)
       gradients[parameter.name] = parameter_view(whole, parameter);
   }
   return gradients;

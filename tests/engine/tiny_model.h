@@ -9,6 +9,7 @@
 #include "trireme/base/json.h"
 #include "trireme/data/token_batch.h"
 #include "trireme/engine/engine.h"
+#include "trireme/model/lora.h"
 
 #include "tests/support/temporary_folder.h"
 
@@ -31,6 +32,10 @@ Json tiny_bert_config(int64_t heads = 4);
 void write_tiny_model(const std::filesystem::path& folder, const Json& config, double spread = 0.15,
                       const ModelFamilies& families = model_families());
 
+// Writes a LoRA adapter of the model in `model`: normal values of size `spread` in both of its matrices.
+void write_tiny_adapter(const std::filesystem::path& model, const std::filesystem::path& folder,
+                        const LoraConfig& lora, double spread = 0.15);
+
 // The same random batch for any number of ranks: this rank's tokens of B samples of S = layout.tokens; about
 // one target in five is -100. `documents` of each sample, or none: their last tokens have no target either.
 TokenBatch slice_of_batch(int64_t batch, int64_t vocabulary, uint64_t seed, const SampleLayout& layout,
@@ -42,7 +47,7 @@ TokenBatch slice_of_batch(int64_t batch, int64_t tokens, int64_t vocabulary, uin
 // Every rank gives the same whole unit. Collective with ZeRO 0.
 void restore_unit(Engine& engine, int unit, const std::string& state, const at::Tensor& whole);
 
-// Every gradient after accumulate_gradients, by parameter name.
+// Every gradient of what is trained after accumulate_gradients, by parameter name.
 std::map<std::string, at::Tensor> all_gradients(Engine& engine);
 
 }  // namespace trireme::testing

@@ -65,7 +65,7 @@ Results by_definition(const Case& in, at::ScalarType dtype) {
 Results by_mlp(const Case& in, const ModelConfig& config, bool keeps) {
   const auto dtype = in.normed.scalar_type();
   const UnitSpec unit = make_model_layout(config).units[1];
-  UnitWeights w(unit.tensors.size());
+  UnitWeights w(std::vector<at::Tensor>(unit.tensors.size()));
   w[decoder::kRouter] = in.router;
   w[decoder::kGateUp] = in.gate_up;
   w[decoder::kDown] = in.down;

@@ -72,7 +72,7 @@ TEST(ModelLayout, bound_tensors_are_the_rows_of_their_parameters_in_order_and_le
   for (const fs::path& dir : parity_models())
     for (const UnitSpec& unit : make_model_layout(read_model_config(dir)).units) {
       const at::Tensor flat = at::arange(1, unit.elements + 1, at::kFloat);
-      const UnitWeights weights = bind_weights(flat, unit);
+      const std::vector<at::Tensor> weights = bind_weights(flat, unit);
       int64_t elements = 0, parameters = 0;
       for (const at::Tensor& tensor : weights) {
         if (!tensor.defined()) continue;

@@ -2,10 +2,13 @@
 """Makes the parity fixtures: tiny Hugging Face models with references of loss, logits and every gradient.
 
     .deps/python/bin/python tests/parity/make_fixtures.py [NAME...]
+    .deps/python/bin/python tests/parity/make_fixtures.py --adapters [NAME...]
 
 Each fixtures/NAME/ holds config.json, model.safetensors and reference.safetensors (see tools/hf_reference.py; fp64
 eager, rounded to fp32). Weights are drawn large enough that every gradient is far above fp32 noise; this is checked,
 as is that fp32 on the same machine agrees with fp64. The output is committed.
+
+adapters/NAME/ is a LoRA adapter of fixtures/NAME, as PEFT saves it, with references of its gradients.
 """
 
 import json
@@ -132,6 +135,18 @@ PADDED = {
 }
 
 
+# name: (LoraConfig, lengths of documents of packed.safetensors), of LoRA adapters of these fixtures.
+ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+ADAPTERS = {
+    "llama": (dict(r=3, lora_alpha=5, target_modules=ALL), "40,1,5"),
+    "llama_biases": (dict(r=2, lora_alpha=3, use_rslora=True, target_modules=["k_proj", "up_proj", "down_proj"]), None),
+    "qwen3_dynamic_old_form": (dict(r=5, lora_alpha=4, target_modules=["q_proj", "v_proj", "o_proj"]), None),
+    "qwen2_tied": (dict(r=1, lora_alpha=1, target_modules=["v_proj", "gate_proj"]), "20,20"),
+    "gemma3": (dict(r=4, lora_alpha=8, target_modules=ALL), "40,1,5"),
+    "qwen3_moe": (dict(r=2, lora_alpha=2, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"]), None),
+}
+
+
 def draw_weights(net, seed):
     """Norms multiply by about 1. Activations of order one everywhere and sharp attention, so that no gradient is near zero."""
     generator = torch.Generator().manual_seed(seed)
@@ -212,8 +227,42 @@ def make_packed(name, file, documents, padding, seed):
     print(f"{name}/{file}: {len(pieces)} documents, loss {tensors['loss'].item():.3f}")
 
 
+def make_adapter(name, seed):
+    from peft import LoraConfig, get_peft_model
+
+    lora, documents = ADAPTERS[name]
+    model, out = here / "fixtures" / name, here / "adapters" / name
+    shutil.rmtree(out, ignore_errors=True)
+    torch.manual_seed(seed)
+    net = get_peft_model(hf_reference.load(model), LoraConfig(task_type="CAUSAL_LM", lora_dropout=0.0, **lora))
+    with torch.no_grad():
+        for parameter in (each for each in net.parameters() if each.requires_grad):
+            parameter.copy_(0.6 * torch.randn(parameter.shape) / parameter.shape[-1] ** 0.5)
+    net.save_pretrained(out)
+    (out / "README.md").unlink(missing_ok=True)
+    config = json.loads((out / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = name  # not a path of this machine
+    (out / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+    load = lambda: hf_reference.with_adapter(hf_reference.load(model), out)
+    batch, seq = CASES[name][1:]
+    input_ids, labels = hf_reference.draw_batch(net.config, batch, seq, seed + 1)
+    tensors = hf_reference.reference(hf_reference.to_float64(load()), input_ids, labels)
+    worst = check(name, tensors, load())
+    save_file(tensors, out / "reference.safetensors", metadata={"format": "pt"})
+    if documents:
+        pieces = hf_reference.cut_pieces(documents, None, batch, seq)
+        packed = hf_reference.packed_reference(hf_reference.to_float64(load()), input_ids, labels, pieces)
+        save_file(packed, out / "packed.safetensors", metadata={"format": "pt"})
+    print(f"adapter of {name}: {len(tensors) - 4} gradients, loss {tensors['loss'].item():.3f}, fp32 within {worst:.1e}")
+
+
 def main():
     torch.set_num_threads(1)
+    if sys.argv[1:2] == ["--adapters"]:
+        for name in sys.argv[2:] or list(ADAPTERS):
+            make_adapter(name, 900 + list(ADAPTERS).index(name))
+        return
     names = sys.argv[1:] or list(CASES)
     seed = {name: 100 + 7 * list(CASES).index(name) for name in names}
     total = sum(make(name, seed[name]) for name in names)

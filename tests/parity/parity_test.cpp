@@ -21,9 +21,9 @@ namespace fs = std::filesystem;
 
 constexpr double kTolerance = 2e-5;
 
-std::vector<std::string> fixtures() {
+std::vector<std::string> fixtures(const char* folder) {
   std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(testing::source_folder() / "tests/parity/fixtures"))
+  for (const auto& entry : fs::directory_iterator(testing::source_folder() / "tests/parity" / folder))
     names.push_back(entry.path().filename());
   std::sort(names.begin(), names.end());
   return names;
@@ -95,7 +95,51 @@ TEST_P(Parity, every_mode_passes_packed_and_padded_references_too) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(HuggingFace, Parity, ::testing::ValuesIn(fixtures()),
+// LoRA, against PEFT: adapters/NAME belongs to fixtures/NAME.
+class AdapterParity : public ::testing::TestWithParam<std::string> {
+ protected:
+  VerifyResult verify(const std::string& reference, EngineOptions options) const {
+    const fs::path parity = testing::source_folder() / "tests/parity";
+    options.lora.adapter = parity / "adapters" / GetParam();
+    VerifyResult result;
+    run_ranks_as_threads(options.ulysses * options.ring, [&](World& world) {
+      VerifyResult mine = verify_reference(world, parity / "fixtures" / GetParam(),
+                                           options.lora.adapter / reference, options, kTolerance);
+      if (world.rank() == 0) result = std::move(mine);
+    });
+    return result;
+  }
+};
+
+TEST_P(AdapterParity, loss_logits_and_every_gradient_equal_pefts_for_any_ranks_policy_and_tile) {
+  for (const std::string reference : {"reference.safetensors", "packed.safetensors"}) {
+    if (!fs::exists(testing::source_folder() / "tests/parity/adapters" / GetParam() / reference)) continue;
+    for (const auto& [ulysses, ring, zero, recompute, tile] :
+         {std::tuple{1, 1, ZeroStage::none, Recompute::none, 0},
+          {1, 1, ZeroStage::parameters, Recompute::full, 19},
+          {2, 1, ZeroStage::optimizer, Recompute::keep_attention, 0},
+          {2, 1, ZeroStage::parameters, Recompute::full, 23},
+          {3, 1, ZeroStage::gradients, Recompute::none, 0},
+          {1, 2, ZeroStage::parameters, Recompute::keep_attention, 19}}) {
+      EngineOptions options;
+      options.ulysses = ulysses;
+      options.ring = ring;
+      options.zero = zero;
+      options.recompute = recompute;
+      options.tile_tokens = options.logits_tile_tokens = tile;
+      const VerifyResult result = verify(reference, options);
+      // Of two layers A and B of each module, and loss and logits.
+      EXPECT_GE(result.tensors.size(), 2u * 2 * 2 + 2);
+      EXPECT_TRUE(result.passed()) << reference << " ulysses " << ulysses << " ring " << ring << " ZeRO "
+                                   << static_cast<int>(zero) << "\n"
+                                   << result.table(5);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Peft, AdapterParity, ::testing::ValuesIn(fixtures("adapters")),
+                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(HuggingFace, Parity, ::testing::ValuesIn(fixtures("fixtures")),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -45,6 +45,28 @@ TEST(StepWork, products_without_recompute_are_6_N_T) {
   EXPECT_DOUBLE_EQ(products_of(small_step(2048, Recompute::none)), 6 * kParameters * 2048);
 }
 
+// Four layers that adapt every projection at rank 8.
+TEST(StepWork, of_lora_has_no_gradient_of_what_stays_and_steps_sums_and_sends_adapters_alone) {
+  constexpr double kRank = 8, kOfLayer = kRank * (3 * 256 + 512 + 256 + 256 + 2 * 256 + 2 * 768 + 768 + 256);
+  PlannedStep step = small_step(2048, Recompute::none);
+  step.inputs.ranks = 2;
+  step.inputs.zero = 2;
+  const PlannedStep whole = step;
+  step.inputs.model.adapter_rank = static_cast<int64_t>(kRank);
+  step.inputs.model.adapter_elements.assign(4, static_cast<int64_t>(kOfLayer));
+  EXPECT_EQ(amount_of(step, WorkKind::weight_gradient), 0);
+  // Forward once and backward three times as much.
+  EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::matmul), 4 * kParameters * 2048 + 4 * 2 * 4 * kOfLayer * 2048);
+  EXPECT_GT(amount_of(step, WorkKind::copy), amount_of(whole, WorkKind::copy));
+  EXPECT_EQ(amount_of(step, WorkKind::optimizer), 4 * kOfLayer / 2);
+  EXPECT_EQ(sent_bytes(step, TrafficKind::summed_gradients), 4 * kOfLayer * 4 / 2);
+  const double attention = whole.model_flops() - 6 * kParameters * whole.tokens();
+  EXPECT_DOUBLE_EQ(step.model_flops(), (4 * kParameters + 6 * 4 * kOfLayer) * step.tokens() + attention);
+  // Of half as many modules half of it.
+  step.inputs.model.adapter_elements.assign(4, static_cast<int64_t>(kOfLayer / 2));
+  EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::matmul), 4 * kParameters * 2048 + 4 * 4 * kOfLayer * 2048);
+}
+
 TEST(StepWork, attention_is_4_D_forward_and_10_D_backward_a_pair_of_each_head) {
   const PlannedStep step = small_step(2048, Recompute::keep_attention);
   EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::attention_forward), 4 * 32 * 8 * step.attention_pairs);

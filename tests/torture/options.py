@@ -136,6 +136,9 @@ def attack(arena, random, verdict):
              "--optim", optimizer, "--max_grad_norm", norm, "--learning_rate", "3e-3", "--seed", random.randrange(9),
              "--max_steps", STEPS, "--save_steps", SAVE_EVERY, "--report_to", "none", "--peak_tflops", "1",
              "--threads", "1", "--device", "cpu"]
+    if random.random() < 0.4:
+        train += ["--lora_r", random.choice([1, 3, 16]), "--lora_target_modules",
+                  random.choice(["all-linear", "q_proj,v_proj", "k_proj,o_proj"]), *random.choice([[], ["--use_rslora"]])]
     code, said = ended(arena, *train, "--output_dir", folder / "plain", "--per_device_train_batch_size", samples,
                        "--recompute", "none", "--attention", "reference")
     assert code == 0, said

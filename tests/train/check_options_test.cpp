@@ -81,7 +81,8 @@ TEST_F(Options, stand_in_config_json_each_under_its_name_and_change_no_other) {
 // The fields that runs of before have kept, and that a later version reads.
 TEST_F(Options, of_a_run_have_the_names_and_types_that_they_had) {
   const std::string kept =
-      "adam_beta1:0.9 adam_beta2:0.999 adam_epsilon:1e-08 append_eos:true attention:\"auto\" bf16:false "
+      "adam_beta1:0.9 adam_beta2:0.999 adam_epsilon:1e-08 adapter:\"\" append_eos:true attention:\"auto\" "
+      "bf16:false "
       "checkpoint_every:0 context_stages:\"\" continue_run:\"\" device:\"cpu\" dropout:null eval_file:\"\" "
       "eval_steps:0 "
       "fp16:false "
@@ -89,6 +90,7 @@ TEST_F(Options, of_a_run_have_the_names_and_types_that_they_had) {
       "initial_loss_scale:65536.0 keep_fraction:1.0 "
       "keep_global_batch:false keep_mlp_fraction:0.0 keep_qkv_fraction:0.0 "
       "learning_rate:5e-05 logging_dir:\"\" logging_steps:500 logits_tile_tokens:0 "
+      "lora_alpha:32.0 lora_r:0 lora_target_modules:\"all-linear\" "
       "loss_scale_window:2000 lr_scheduler_kwargs:\"\" "
       "lr_scheduler_type:\"linear\" mask_token_id:null max_eval_samples:0 max_grad_norm:1.0 "
       "max_seq_length:1024 "
@@ -106,7 +108,8 @@ TEST_F(Options, of_a_run_have_the_names_and_types_that_they_had) {
       "sparse_stride_blocks:0 spike_factor:1.5 spike_steps:3 spike_window:50 strict_divisible:false "
       "text_field:\"text\" tile_tokens:0 train_file:\"\" "
       "ulysses:1 "
-      "update_in_backward:false validation_split_percentage:0.0 warmup_ratio:0.0 warmup_steps:0.0 "
+      "update_in_backward:false use_rslora:false validation_split_percentage:0.0 warmup_ratio:0.0 "
+      "warmup_steps:0.0 "
       "warmup_type:\"linear\" weight_decay:0.0 zero:0 ";
   std::string fields;
   const Json config = to_json(options);

@@ -108,6 +108,26 @@ TEST_F(CompareRanks, with_other_weights_of_the_same_shapes_name_the_file) {
                                    HasSubstr("on rank 1"))));
 }
 
+TEST_F(CompareRanks, with_another_adapter_name_what_differs) {
+  const auto write = [&](const char* name, double alpha, double spread) {
+    testing::write_tiny_adapter(run_.model(), run_.folder() / name,
+                                {.rank = 2, .alpha = alpha, .targets = {"q_proj"}}, spread);
+    return run_.folder() / name;
+  };
+  const fs::path adapter = write("adapter", 4, 0.1), scaled = write("scaled", 8, 0.1),
+                 other = write("other", 4, 0.2);
+  const auto with = [&](const fs::path& of_rank_1) {
+    return told([&](TrainOptions& options, int rank) {
+      options.engine.lora.adapter = rank == 1 ? of_rank_1 : adapter;
+    });
+  };
+  EXPECT_THAT(with(adapter), Each(""));
+  EXPECT_THAT(with(scaled),
+              Each(AllOf(HasSubstr("their adapter"), HasSubstr("scale 2"), HasSubstr("scale 4"))));
+  EXPECT_THAT(with(other),
+              Each(AllOf(HasSubstr("their adapter"), HasSubstr("adapter_model.safetensors is"))));
+}
+
 TEST_F(CompareRanks, without_a_model_on_one_of_them_end_together) {
   const auto messages = told([&](TrainOptions& options, int rank) {
     if (rank == 2) options.model_dir = run_.folder() / "nowhere";

@@ -166,8 +166,8 @@ const SafetensorsEntry& SafetensorsFile::at(const std::string& name) const {
                       entries_.size(), " tensors)"));
 }
 
-SafetensorsSet::SafetensorsSet(const std::filesystem::path& dir) : dir_(dir) {
-  const auto single = dir / kWeightsFile;
+SafetensorsSet::SafetensorsSet(const std::filesystem::path& dir, const char* single_name) : dir_(dir) {
+  const auto single = dir / single_name;
   const auto index = dir / kWeightIndexFile;
   if (is_name_taken(single)) {
     files_.push_back(std::make_unique<SafetensorsFile>(single));
@@ -176,7 +176,7 @@ SafetensorsSet::SafetensorsSet(const std::filesystem::path& dir) : dir_(dir) {
   }
   if (!is_name_taken(index))
     throw DataError(
-        cat(dir.string(), ": no weights: expected ", kWeightsFile, " or ", kWeightIndexFile, " there",
+        cat(dir.string(), ": no weights: expected ", single_name, " or ", kWeightIndexFile, " there",
             is_name_taken(dir / "pytorch_model.bin") || is_name_taken(dir / "pytorch_model.bin.index.json")
                 ? "; its pytorch_model.bin must be converted to safetensors first"
                 : ""));

@@ -67,7 +67,8 @@ class SafetensorsFile {
 // shard lacks a tensor that the index lists for it.
 class SafetensorsSet {
  public:
-  explicit SafetensorsSet(const std::filesystem::path& dir);
+  // `single`: the name of the file where the weights are one.
+  explicit SafetensorsSet(const std::filesystem::path& dir, const char* single = kWeightsFile);
   const SafetensorsEntry* find(const std::string& name) const;
   const SafetensorsEntry& at(const std::string& name) const;
   std::vector<std::string> names() const;  // sorted

@@ -2,6 +2,8 @@
 
 #include "trireme/base/error.h"
 #include "trireme/cli/config_files.h"
+#include "trireme/cli/model_directory.h"
+#include "trireme/model/lora_files.h"
 #include "trireme/train/checkpoint_names.h"
 #include "trireme/train/continued_run.h"
 
@@ -10,10 +12,14 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
-// Of the run that is over, or in the checkpoint's config.json.
+// Of the run that is over.
 constexpr const char* kOfThatRun[] = {
-    "model_name_or_path",   "output_dir",   "overwrite_output_dir", "logging_dir",  "resume_from_checkpoint",
-    "resume_with_new_data", "continue_run", "context_stages",       "rope_scaling", "rope_theta"};
+    "model_name_or_path",     "output_dir",           "overwrite_output_dir", "logging_dir",
+    "resume_from_checkpoint", "resume_with_new_data", "continue_run",         "context_stages"};
+// In the checkpoint's adapter_config.json.
+constexpr const char* kLoraFlags[] = {"adapter", "lora_r", "lora_alpha", "use_rslora", "lora_target_modules"};
+// In the checkpoint's config.json, where the checkpoint is a model.
+constexpr const char* kOfThatModel[] = {"rope_scaling", "rope_theta"};
 
 }  // namespace
 
@@ -22,7 +28,19 @@ std::vector<std::string> add_continued_options(OptionParser& parser, const fs::p
   const Json state = read_json(file);
   Json options = object_value(state, "options", file.string());
   const bool had_stages = !options.value("context_stages", "").empty();
+  const bool adapted = is_adapter_folder(checkpoint);
+  for (const char* name : kLoraFlags)
+    if (parser.given(name))
+      throw ConfigError(cat("--continue_run goes on with what ", run.string(), " trained, ",
+                            adapted ? "its LoRA adapters" : "the whole model",
+                            ", and its optimizer states; leave --", name, " out",
+                            adapted ? ""
+                                    : cat(", or begin LoRA on that model: --model_name_or_path ",
+                                          checkpoint.string(), " --lora_r 16")));
   for (const char* name : kOfThatRun) options.erase(name);
+  for (const char* name : kLoraFlags) options.erase(name);
+  for (const char* name : kOfThatModel)
+    if (!adapted) options.erase(name);
   for (const Option& option : parser.options())
     if (option.machine_alone) options.erase(option.name);
   options["max_seq_length"] =
@@ -34,7 +52,16 @@ std::vector<std::string> add_continued_options(OptionParser& parser, const fs::p
                           "--max_seq_length, or new --context_stages"));
   parser.add_file_values(values_of_config(options, run.string(), parser), Precedence::before_counts);
   const std::string source = cat("--continue_run ", run.string());
-  parser.add_file_values({{"model_name_or_path", checkpoint.string(), source}}, Precedence::none);
+  if (!adapted) {
+    parser.add_file_values({{"model_name_or_path", checkpoint.string(), source}}, Precedence::none);
+  } else {
+    const std::string given =
+        parser.given("model_name_or_path") ? parser.find("model_name_or_path").read().get<std::string>() : "";
+    parser.add_file_values(
+        {{"model_name_or_path", find_model_of_adapter(checkpoint, given).string(), source}},
+        Precedence::before_counts);
+    parser.add_file_values({{"adapter", checkpoint.string(), source}}, Precedence::none);
+  }
   // The run's folder has checkpoints/step-N.
   const fs::path folder = fs::absolute(checkpoint / "..").lexically_normal().parent_path().parent_path();
   if (!parser.given("output_dir"))

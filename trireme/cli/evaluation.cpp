@@ -11,7 +11,9 @@
 #include "trireme/data/text_source.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/eval/rank_rows.h"
+#include "trireme/model/lora_files.h"
 #include "trireme/model/rope_override.h"
+#include "trireme/train/base_weights.h"
 #include "trireme/train/data_sources.h"
 #include "trireme/train/run_directory.h"
 #include "trireme/train/training_data.h"
@@ -20,7 +22,9 @@ namespace trireme {
 
 void EvaluationFlags::list_model(OptionList& list) {
   list.text("model_name_or_path", model, "model folder, or org/name in the Hugging Face cache");
-  list.path("checkpoint", checkpoint, "a run's folder (its newest checkpoint) or one checkpoint, instead");
+  list.path("checkpoint", checkpoint,
+            "a run's folder (its newest checkpoint) or one checkpoint, instead; of a run with LoRA the model "
+            "is the one that it was trained beside, unless --model_name_or_path says where that is now");
 }
 
 void EvaluationFlags::list_engine(OptionList& list) {
@@ -31,11 +35,18 @@ void EvaluationFlags::list_engine(OptionList& list) {
 }
 
 EvaluationOptions EvaluationFlags::resolve(const RankIdentity& identity, int64_t longest_tokens) const {
-  if (model.empty() == checkpoint.empty())
-    throw ConfigError("trireme eval needs one of --model_name_or_path and --checkpoint");
   EvaluationOptions options;
-  options.model_dir = checkpoint.empty() ? find_model_directory(model) : find_checkpoint(checkpoint);
   options.engine = engine;
+  const std::filesystem::path saved = checkpoint.empty() ? checkpoint : find_checkpoint(checkpoint);
+  const bool adapted = !saved.empty() && is_adapter_folder(saved);
+  if (adapted ? !engine.lora.adapter.empty() : model.empty() == checkpoint.empty())
+    throw ConfigError(adapted ? "--checkpoint is of a run with LoRA, an adapter itself; leave --adapter out"
+                              : "trireme eval needs one of --model_name_or_path and --checkpoint");
+  if (adapted) options.engine.lora.adapter = saved;
+  options.model_dir = adapted         ? find_model_of_adapter(saved, model)
+                      : model.empty() ? saved
+                                      : find_model_directory(model);
+  if (adapted) check_base_weights(saved, options.model_dir);
   options.engine.rope.longest_tokens = longest_tokens;
   process.prepare(options.engine, identity);
   return options;

@@ -13,6 +13,8 @@ struct ExportFlags {
   std::filesystem::path checkpoint, out;
   std::string dtype = "auto";
   bool overwrite = false;
+  bool merge = false;
+  std::string model;
 
   void declare(OptionList& list);
 };

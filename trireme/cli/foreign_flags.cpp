@@ -131,11 +131,15 @@ const std::vector<ForeignProgram>& foreign_programs() {
 
       {"TRL, PEFT",
        {
-           {{"use_peft", "use_lora", "lora_r", "lora_rank", "lora_alpha", "lora_dropout",
-             "lora_target_modules", "lora_task_type", "lora_target", "lora_modules_to_save", "use_rslora",
-             "use_dora", "peft_config"},
-            "adapters are not built: all parameters are trained; --zero 3, --offload_params, "
-            "--offload_optimizer and --optim_state_dtype bf16 make them fit"},
+           {{"use_peft", "use_lora", "lora_rank", "peft_lora_r", "lora_modules", "lora_target_linear",
+             "peft_type", "lora_target", "lora_task_type", "peft_config", "finetuning_type"},
+            "--lora_r N trains LoRA matrices of that rank, with --lora_alpha and --lora_target_modules; "
+            "trireme export makes a folder of PEFT of them, or with --merge a model"},
+           {{"lora_dropout"}, "dropout is not built; leave it out"},
+           {{"lora_modules_to_save", "use_dora", "modules_to_save"},
+            "LoRA alone is built: without whole modules beside it, without DoRA"},
+           {{"adapter_name_or_path", "peft_model_id", "lora_model_dir"},
+            "--adapter DIR begins with a LoRA adapter of PEFT or Trireme"},
            {{"load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "use_bnb_nested_quant",
              "quantization_bit"},
             "quantized weights are not built; --offload_params, --offload_optimizer and --zero 3 make the "

@@ -8,6 +8,8 @@
 
 #include "trireme/base/environment.h"
 #include "trireme/base/error.h"
+#include "trireme/base/safetensors.h"
+#include "trireme/model/lora_files.h"
 
 namespace fs = std::filesystem;
 
@@ -62,8 +64,26 @@ fs::path find_directory(const std::string& name_or_path, const char* file, const
 }  // namespace
 
 fs::path find_model_directory(const std::string& name_or_path) {
+  std::error_code ignored;
+  const fs::path given = name_or_path;
+  if (fs::exists(given / kAdapterConfigFile, ignored) && !fs::exists(given / kWeightsFile, ignored))
+    throw ConfigError(
+        cat("the folder '", quotation(name_or_path), "' holds a LoRA adapter (", kAdapterConfigFile,
+            "); give the model that it belongs to, and this folder as --adapter, or make one model of "
+            "both by trireme export --merge"));
   return find_directory(name_or_path, "config.json",
                         "a folder with config.json, which a Hugging Face model has");
+}
+
+fs::path find_model_of_adapter(const fs::path& adapter, const std::string& given) {
+  const std::string named = given.empty() ? read_adapter_config(adapter).model : given;
+  try {
+    return find_model_directory(named);
+  } catch (const ConfigError& error) {
+    if (!given.empty()) throw;
+    throw ConfigError(cat((adapter / kAdapterConfigFile).string(), " names the model '", quotation(named),
+                          "': ", error.what(), "; if it is elsewhere now, give --model_name_or_path"));
+  }
 }
 
 fs::path find_tokenizer(const std::string& name_or_path) {

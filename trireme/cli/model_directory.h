@@ -11,6 +11,9 @@ namespace trireme {
 // Nothing is downloaded: for a missing model, the ConfigError gives the command that downloads it.
 std::filesystem::path find_model_directory(const std::string& name_or_path);
 
+// The model that a LoRA adapter's folder names, or `given` where that is not empty. Throws ConfigError that names both.
+std::filesystem::path find_model_of_adapter(const std::filesystem::path& adapter, const std::string& given);
+
 // The same for a tokenizer: a folder with tokenizer.json, the file, or org/name. Returns folder or file.
 std::filesystem::path find_tokenizer(const std::string& name_or_path);
 

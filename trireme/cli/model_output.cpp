@@ -15,6 +15,7 @@
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/make_folder.h"
 #include "trireme/model/checkpoint_files.h"
+#include "trireme/model/lora_files.h"
 #include "trireme/train/checkpoint_names.h"
 
 namespace fs = std::filesystem;
@@ -60,7 +61,8 @@ fs::path checked(const fs::path& out, bool overwrite) {
 bool is_of_a_model(const fs::path& file) {
   const std::string name = file.filename().string();
   const auto& others = tokenizer_file_names();
-  return name == "config.json" || name.starts_with("model.safetensors") ||
+  return name == "config.json" || name == kAdapterConfigFile || name == kAdapterWeightsFile ||
+         name.starts_with("model.safetensors") ||
          (name.starts_with("model-") && file.extension() == ".safetensors") ||
          std::find(others.begin(), others.end(), name) != others.end();
 }

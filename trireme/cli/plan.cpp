@@ -12,6 +12,7 @@
 #include "trireme/cli/unread_flags.h"
 #include "trireme/engine/check_options.h"
 #include "trireme/engine/make_forecast_inputs.h"
+#include "trireme/model/lora_files.h"
 #include "trireme/plan/hardware_catalog.h"
 #include "trireme/plan/plan_json.h"
 #include "trireme/plan/plan_text.h"
@@ -246,7 +247,11 @@ PlanRequest PlanFlags::resolve(const OptionParser& parser, const PlannedModel& p
   request.hardware = hardware_of(*this);
   check_given(*this, parser, request.hardware, planned.config);
   request.model_name = planned.name;
-  request.model = model_sizes(planned.config, make_model_layout(planned.config));
+  ModelLayout layout = make_model_layout(planned.config);
+  const LoraConfig lora = add_adapters(layout, planned.config, engine.lora);
+  if (layout.adapted())
+    request.model_name += cat(" with ", text_of_lora(lora, adapted_modules(layout.adapters)));
+  request.model = model_sizes(planned.config, layout);
   request.attention_pairs = [config = planned.config, sparse = engine.sparse](int64_t document) {
     return config.attention_pairs(document, sparse);
   };
@@ -275,6 +280,7 @@ int run_plan(const std::vector<std::string>& arguments) {
   if (!parser.parse(arguments, [&] { notes = flags.read_files(parser); })) return 0;
   if (flags.model.empty()) throw ConfigError("trireme plan needs --model");
   refuse_unread(flags, parser);
+  refuse_unread_lora_flags(parser, flags.engine.lora);
   PlannedModel model = find_planned_model(flags.model);
   flags.engine.rope.longest_tokens =
       flags.stages.empty() ? flags.max_seq_length : parse_stage_lengths(flags.stages).back();

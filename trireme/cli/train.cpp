@@ -79,7 +79,7 @@ std::vector<std::string> TrainFlags::read_files(OptionParser& parser, int ranks)
 TrainOptions TrainFlags::resolve(const RankIdentity& identity) const {
   TrainOptions resolved = options;
   resolved.model_dir = find_model_directory(options.model_dir.string());
-  resolved.engine.optimizer.seed = static_cast<uint64_t>(resolved.seed);
+  resolved.engine.optimizer.seed = resolved.engine.lora.seed = static_cast<uint64_t>(resolved.seed);
   process.prepare(resolved.engine, identity);
   check_options(resolved);
   return resolved;

@@ -53,7 +53,16 @@ void refuse_unread_text_flags(const OptionParser& parser, const std::vector<std:
   refuse_flags_of_lines(parser, text, "text_field");
 }
 
+void refuse_unread_lora_flags(const OptionParser& parser, const LoraOptions& lora) {
+  for (const char* flag : {"lora_alpha", "use_rslora", "lora_target_modules"})
+    refuse_unread_flag(parser, !lora.given(), flag, "without LoRA; give --lora_r 16");
+  for (const char* flag : {"lora_r", "lora_alpha", "use_rslora", "lora_target_modules"})
+    refuse_unread_flag(parser, !lora.adapter.empty(), flag,
+                       "beside --adapter, whose folder says it; give one of them");
+}
+
 void refuse_unread_flags(const OptionParser& parser, const TrainOptions& o) {
+  refuse_unread_lora_flags(parser, o.engine.lora);
   const auto refuse = [&](bool unread, const std::string& flag, const std::string& reader) {
     refuse_unread_flag(parser, unread, flag, reader);
   };

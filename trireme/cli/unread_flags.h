@@ -17,6 +17,9 @@ namespace trireme {
 inline constexpr std::pair<const char*, const char*> kCountsOver[] = {{"warmup_steps", "warmup_ratio"},
                                                                       {"max_steps", "num_train_epochs"}};
 
+// Of LoRA, without it or beside the folder of an adapter, which says them itself.
+void refuse_unread_lora_flags(const OptionParser& parser, const LoraOptions& lora);
+
 // If `unread`, throws where `flag` was given: "--FLAG means nothing READER, or leave it out".
 void refuse_unread_flag(const OptionParser& parser, bool unread, const std::string& flag,
                         const std::string& reader);

@@ -20,15 +20,18 @@
 #include "trireme/kernels/tile_gemm.h"
 #include "trireme/memory/make_activation_store.h"
 #include "trireme/model/checkpoint_files.h"
+#include "trireme/model/lora_files.h"
 #include "trireme/shard/masters.h"
 #include "trireme/shard/optimizer.h"
+
+namespace fs = std::filesystem;
 
 namespace trireme {
 namespace {
 
-std::vector<FlatUnit> flat_units(const ModelLayout& layout) {
+std::vector<FlatUnit> flat_units(const std::vector<UnitSpec>& specs) {
   std::vector<FlatUnit> units;
-  for (const UnitSpec& unit : layout.units) {
+  for (const UnitSpec& unit : specs) {
     FlatUnit flat{unit.name, unit.elements, {}};
     for (const ParameterSpec& parameter : unit.parameters)
       flat.spans.push_back(
@@ -71,9 +74,24 @@ std::unique_ptr<LocalAttention> choose_attention(const EngineOptions& options, a
   return std::make_unique<NearestKeysAttention>(std::move(attention), options.nearest_keys);
 }
 
+// Positions are what --rope_scaling and --rope_theta say; else of an adapter that Trireme trained those with which
+// it was. Training with others than these is asked for by name.
+ModelConfig config_of(const fs::path& model_dir, const EngineOptions& options,
+                      const ModelFamilies& families) {
+  const ModelConfig model = read_model_config(model_dir, families);
+  const fs::path& adapter = options.lora.adapter;
+  if (options.rope.given() || adapter.empty()) return with_rope(model, options.rope);
+  ModelConfig trained = with_positions_of_adapter(model, adapter);
+  if (options.purpose == Purpose::training && rope_text(trained) != rope_text(model))
+    throw ConfigError(cat("--adapter ", adapter.string(), " was trained with ", rope_text(trained),
+                          ", and the model has ", rope_text(model),
+                          "; give the --rope_scaling and --rope_theta that are meant"));
+  return trained;
+}
+
 // A tensor that no part of the model reads means that config.json and the weights tell of different models.
 void refuse_unused(const std::vector<std::string>& names, const ModelLayout& layout,
-                   const std::filesystem::path& model_dir) {
+                   const std::filesystem::path& model_dir, const char* config = "config.json") {
   if (names.empty()) return;
   for (const std::string& name : names)
     for (const auto& [text, what_to_do] : layout.other_forms)
@@ -81,10 +99,9 @@ void refuse_unused(const std::vector<std::string>& names, const ModelLayout& lay
         throw DataError(cat(model_dir.string(), ": ", name, ": ", what_to_do));
   std::string list;
   for (size_t i = 0; i < std::min<size_t>(names.size(), 5); ++i) list += (i == 0 ? "" : ", ") + names[i];
-  throw DataError(cat(model_dir.string(), ": the weights hold ", names.size(),
-                      " tensors that the model of config.json does not have: ", list,
-                      names.size() > 5 ? ", ..." : "",
-                      "; expected weights and config.json of the same model"));
+  throw DataError(cat(model_dir.string(), ": the weights hold ", names.size(), " tensors that the model of ",
+                      config, " does not have: ", list, names.size() > 5 ? ", ..." : "",
+                      "; expected weights and ", config, " of the same model"));
 }
 
 }  // namespace
@@ -92,7 +109,7 @@ void refuse_unused(const std::vector<std::string>& names, const ModelLayout& lay
 // The stores of parameters, gradients and the optimizer's state.
 void Engine::make_stores(at::ScalarType tile_dtype) {
   const EngineOptions& options = options_;
-  const std::vector<FlatUnit> units = flat_units(layout_);
+  const std::vector<FlatUnit> units = flat_units(layout_.trained());
   Group& all = *mesh_.all;
   const bool shard = options.zero != ZeroStage::none;
   shares_ = owned_shares(units, all, shard);
@@ -104,17 +121,31 @@ void Engine::make_stores(at::ScalarType tile_dtype) {
   if (beside_gpu &&
       (options.offload.parameters != Offload::none || options.offload.optimizer != Offload::none))
     pinned_ = std::make_shared<PinnedPool>(make_host_pinning(options.device));
-  const ParameterSettings parameters{tile_dtype,
-                                     options.device,
-                                     options.offload.parameters,
-                                     options.offload.optimizer,
-                                     spill_.get(),
-                                     options.purpose == Purpose::training,
-                                     copy_stream_for(options.offload.parameters),
-                                     pinned_};
-  parameters_ = options.zero == ZeroStage::parameters
-                    ? make_sharded_parameters(units, all, parameters)
-                    : make_replicated_parameters(units, all, shard, parameters);
+  ParameterSettings parameters{tile_dtype,
+                               options.device,
+                               options.offload.parameters,
+                               options.offload.optimizer,
+                               spill_.get(),
+                               options.purpose == Purpose::training,
+                               copy_stream_for(options.offload.parameters),
+                               pinned_};
+  const auto make_parameters = [&](const std::vector<FlatUnit>& of, bool shard_values, bool shard_masters) {
+    return shard_values ? make_sharded_parameters(of, all, parameters)
+                        : make_replicated_parameters(of, all, shard_masters, parameters);
+  };
+  const bool shard_values = options.zero == ZeroStage::parameters;
+  if (layout_.adapted()) {
+    ParameterSettings of_adapters = parameters;
+    parameters.masters = false;
+    parameters.optimizer = Offload::none;  // nothing of them is stepped
+    frozen_ = make_parameters(flat_units(layout_.units), shard_values, false);
+    // So small that every rank has all of them.
+    of_adapters.parameters = Offload::none;
+    of_adapters.copies = nullptr;
+    parameters_ = make_replicated_parameters(units, all, shard, of_adapters);
+  } else {
+    parameters_ = make_parameters(units, shard_values, shard);
+  }
 
   if (options.purpose == Purpose::evaluation) return;
   if (options.offload.optimizer != Offload::none) {
@@ -148,17 +179,46 @@ void Engine::make_stores(at::ScalarType tile_dtype) {
   if (options.precision == Precision::fp16) loss_scaler_ = std::make_unique<LossScaler>(options.loss_scale);
 }
 
+// First values of the adapters, the same on every rank, which all read the whole folder: it is small.
+void Engine::read_adapters() {
+  const bool fresh = options_.lora.adapter.empty();
+  std::optional<CheckpointReader> reader;
+  Agreement agreement = this->agreement();
+  const std::string doing =
+      fresh ? "drawing the first adapters" : cat("reading ", options_.lora.adapter.string());
+  agreement.all_or_none(doing, [&] {
+    if (fresh) return;
+    reader.emplace(open_adapter(options_.lora.adapter));
+    refuse_unused(reader->unused_names(ModelLayout{.units = layout_.adapters.units}), ModelLayout{},
+                  options_.lora.adapter, kAdapterConfigFile);
+  });
+  for (int unit = 0; unit < unit_count(); ++unit) {
+    const UnitSpec& spec = layout_.trained()[static_cast<size_t>(unit)];
+    at::Tensor flat = at::zeros({spec.elements}, at::kFloat);
+    agreement.all_or_none(doing, [&] {
+      if (fresh)
+        flat = initial_adapter_values(spec, options_.lora.seed);
+      else
+        reader->read_unit(spec, flat);
+    });
+    const UnitShare& share = shares_[static_cast<size_t>(unit)];
+    parameters_->open_master(unit).set(flat.narrow(0, share.begin, share.elements));
+    parameters_->close_master(unit);
+  }
+}
+
 Engine::Engine(World& world, const std::filesystem::path& model_dir, const EngineOptions& options,
                const ModelFamilies& families)
     : options_(options), memory_(make_rank_memory(options.device)) {
   const at::NoGradGuard no_autograd;
   const RankMemoryScope counted(memory_);
   release_cached_memory(options.device);  // of an earlier engine, before any rank looks at what is left
-  config_ = with_rope(read_model_config(model_dir, families), options.rope);
+  config_ = config_of(model_dir, options, families);
   check_engine_options(options);
   const ModelConfig& config = config_;
   check_heads(options, config);
   layout_ = make_model_layout(config);
+  lora_ = add_adapters(layout_, config, options.lora);
   mesh_ = make_mesh(world, {.ulysses = options.ulysses, .ring = options.ring});
 
   const at::ScalarType storage = storage_dtype(options.precision);
@@ -176,7 +236,7 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   memory_fit_ = agree_on_memory_fit(*mesh_.all, budget, forecast_inputs_, options_);
 
   std::optional<CheckpointReader> reader;
-  if (options.read_weights) {
+  if (options.read_weights || layout_.adapted()) {
     reader.emplace(model_dir);
     refuse_unused(reader->unused_names(layout_), layout_, model_dir);
   }
@@ -188,10 +248,14 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
     const std::shared_ptr<PinnedPool> buffers =
         options.device.is_cpu() || pinned_ ? pinned_
                                            : std::make_shared<PinnedPool>(make_host_pinning(options.device));
-    load_weights(*reader, layout_, shares_, *parameters_,
-                 {*mesh_.all, options.device, options.zero == ZeroStage::none, buffers.get()});
+    const bool sharded =
+        options.zero == ZeroStage::parameters || (options.zero != ZeroStage::none && !layout_.adapted());
+    load_weights(*reader, layout_,
+                 layout_.adapted() ? owned_shares(flat_units(layout_.units), *mesh_.all, sharded) : shares_,
+                 frozen_ ? *frozen_ : *parameters_, {*mesh_.all, options.device, !sharded, buffers.get()});
     weights_read_ = {reader->read_bytes(), now_seconds() - begin};
   }
+  if (options.read_weights && layout_.adapted()) read_adapters();
   activations_ = make_activation_store(config.num_hidden_layers, options.device, options.offload.activations,
                                        spill_.get(), forecast_inputs_.resident_layers);
 
@@ -204,10 +268,12 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
       share_heads(config.num_attention_heads, config.num_key_value_heads, mesh_.ulysses->size()),
       config.softmax_scale(), options.head_chunks);
   layers_ = std::make_unique<LayerRunner>(config, *attention_, plan, tiles.tokens);
+  ParameterStore& trained = parameters_in_update_ ? *parameters_in_update_ : *parameters_;
   executor_ = std::make_unique<ModelExecutor>(
-      config, layout_, mesh_, *layers_, parameters_in_update_ ? *parameters_in_update_ : *parameters_,
+      config, layout_, mesh_, *layers_, frozen_ ? *frozen_ : trained,
       ExecutorSettings{options.device, storage, tiles.logits_tokens, options.strict_divisible,
-                       options.ring_method, options.sparse});
+                       options.ring_method, options.sparse},
+      frozen_ ? &trained : nullptr);
   memory_.account->reset_peaks();  // loading is over
 }
 
@@ -251,6 +317,7 @@ std::string Engine::description() const {
   if (options.device.is_cpu() && (offload.parameters == Offload::cpu || offload.activations == Offload::cpu))
     text += " (cpu moves neither parameters nor activations: they are in the host's memory already)";
   if (options.update_in_backward) text += "; updates in backward";
+  if (layout_.adapted()) text += "; " + text_of_lora(lora_, adapted_modules(layout_.adapters));
   return text;
 }
 

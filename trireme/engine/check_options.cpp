@@ -94,6 +94,18 @@ void check_optimizer(const EngineOptions& options) {
         "which fp16's loss scale needs; use bf16");
 }
 
+void check_lora(const LoraOptions& lora) {
+  const LoraOptions unless_given;
+  if (lora.given()) return;
+  const auto refuse = [](bool given, const char* name) {
+    if (given)
+      throw ConfigError(cat("--", name, " is of LoRA, and --lora_r is 0; give --lora_r 16, or leave it out"));
+  };
+  refuse(lora.alpha != unless_given.alpha, "lora_alpha");
+  refuse(lora.rslora, "use_rslora");
+  refuse(lora.targets != unless_given.targets, "lora_target_modules");
+}
+
 void check_recompute(const EngineOptions& options) {
   const double keep_fraction = options.keep_fraction;
   if (options.recompute == Recompute::none && options.checkpoint_every > 1)
@@ -169,6 +181,7 @@ void check_engine_options(const EngineOptions& options) {
   check_offload(options);
   check_sequence(options);
   check_optimizer(options);
+  check_lora(options.lora);
   check_recompute(options);
   check_memory_budget(options);
 }

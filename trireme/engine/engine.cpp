@@ -131,8 +131,8 @@ void Engine::update(double learning_rate, double gradient_factor) {
 StepResult Engine::skip_or_refuse(StepResult result, OnNonfinite on_nonfinite) {
   wait_for_updates();
   const bool updated = options_.update_in_backward;
-  const NotFinite found = not_finite_tensor(layout_.units, *parameters_, updated ? nullptr : gradients_.get(),
-                                            agreement(), rank_loss_);
+  const NotFinite found = not_finite_tensor(layout_.trained(), *parameters_,
+                                            updated ? nullptr : gradients_.get(), agreement(), rank_loss_);
   if (on_nonfinite == OnNonfinite::skip && found.in != NotFinite::In::weights && !updated) {
     result.skipped = true;
     result.not_finite = found.text;
@@ -222,20 +222,21 @@ at::Tensor Engine::unit_state(int unit, const std::string& name) {
   wait_for_updates();
   if (name == "master") return parameters_->whole_master(unit);
   const at::Tensor share = optimizer_->state(unit, name);
-  const int64_t elements = layout_.units.at(static_cast<size_t>(unit)).elements;
+  const int64_t elements = layout_.trained().at(static_cast<size_t>(unit)).elements;
   const bool whole = options_.zero == ZeroStage::none || mesh_.all->size() == 1;
   return gather_shares(*mesh_.all, share, elements, !whole, options_.device);
 }
 
 UnitShare Engine::unit_share(int unit) const {
-  return share_of(layout_.units.at(static_cast<size_t>(unit)).elements, mesh_.all->size(), mesh_.all->rank());
+  return share_of(layout_.trained().at(static_cast<size_t>(unit)).elements, mesh_.all->size(),
+                  mesh_.all->rank());
 }
 
 void Engine::restore_unit_share(int unit, const std::string& name, const at::Tensor& share) {
   const at::NoGradGuard no_grad;
   const RankMemoryScope counted(memory_);
   wait_for_updates();
-  const int64_t elements = layout_.units.at(static_cast<size_t>(unit)).elements;
+  const int64_t elements = layout_.trained().at(static_cast<size_t>(unit)).elements;
   const bool joined = options_.zero == ZeroStage::none && mesh_.all->size() > 1;
   const at::Tensor values = gather_shares(*mesh_.all, share, elements, joined, options_.device);
   if (name != "master") {
@@ -270,8 +271,7 @@ double Engine::model_flops(const TokenBatch& batch) const {
       pairs += config_.attention_pairs(cu_seqlens[i] - cu_seqlens[i - 1], options_.sparse);
   }
   const auto tokens = static_cast<double>(batch.tokens.size(0) * batch.layout.tokens);
-  return 6.0 * static_cast<double>(layout_.matmul_parameter_count()) * tokens +
-         12.0 * static_cast<double>(config_.query_width()) * pairs;
+  return layout_.flops_per_token() * tokens + 12.0 * static_cast<double>(config_.query_width()) * pairs;
 }
 
 }  // namespace trireme

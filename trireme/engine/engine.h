@@ -27,6 +27,7 @@
 #include "trireme/engine/on_nonfinite.h"
 #include "trireme/engine/training_progress.h"
 #include "trireme/forecast/choose_recompute.h"
+#include "trireme/model/lora.h"
 #include "trireme/model/model_config.h"
 #include "trireme/model/model_layout.h"
 #include "trireme/shard/unit_shares.h"
@@ -89,6 +90,8 @@ class Engine {
 
   const ModelConfig& config() const { return config_; }
   const ModelLayout& layout() const { return layout_; }
+  // Whose adapters the layout has.
+  const LoraConfig& lora() const { return lora_; }
   const EngineOptions& options() const { return options_; }
   Mesh& mesh() { return mesh_; }
   // Of all ranks of the run.
@@ -132,6 +135,7 @@ class Engine {
       const TokenBatch& batch,
       const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits = nullptr);
 
+  // Units are numbered as ModelLayout::trained has them, here and below.
   // fp32 values of a whole unit. Collective where they are sharded. Not to be written to.
   at::Tensor unit_values(int unit) { return unit_state(unit, "master"); }
 
@@ -146,9 +150,9 @@ class Engine {
   TrainingProgress progress() const;
   void restore_progress(const TrainingProgress& progress);
 
-  // Model FLOPs of a micro-batch's whole samples, forward and backward: 6 N T + 12 H D x (pairs of query and
-  // key that the layers' masks let see each other). Causal without documents or windows: 6 N T + 6 L H D S^2
-  // a sample.
+  // Model FLOPs of a micro-batch's whole samples, forward and backward: T x ModelLayout::flops_per_token (6 N)
+  // + 12 H D x (pairs of query and key that the layers' masks let see each other). Causal without documents or
+  // windows: 6 N T + 6 L H D S^2 a sample.
   double model_flops(const TokenBatch& batch) const;
 
  private:
@@ -158,8 +162,10 @@ class Engine {
   Engine(World& world, const std::filesystem::path& model_dir, const EngineOptions& options,
          const ModelFamilies& families);
   void make_stores(at::ScalarType tile_dtype);
+  void read_adapters();
 
-  int unit_count() const { return static_cast<int>(layout_.units.size()); }
+  // Of those that are trained.
+  int unit_count() const { return static_cast<int>(layout_.trained().size()); }
   double loss_scale() const;
   void wait_for_updates() const;
   // Of all units.
@@ -192,6 +198,7 @@ class Engine {
   RankMemory memory_;
   ModelConfig config_;
   ModelLayout layout_;
+  LoraConfig lora_;
   Mesh mesh_;
   ForecastInputs forecast_inputs_;  // of the last micro-batch
   std::optional<RecomputeChoice> recompute_choice_;
@@ -202,7 +209,8 @@ class Engine {
   UpdateInBackward backward_update_;
   std::unique_ptr<LocalAttention> local_attention_;
   std::unique_ptr<ShardedAttention> attention_;
-  std::unique_ptr<ParameterStore> parameters_;
+  std::unique_ptr<ParameterStore> frozen_;                // the model's where adapters are trained; else null
+  std::unique_ptr<ParameterStore> parameters_;            // of what is trained
   std::unique_ptr<ParameterStore> parameters_in_update_;  // as the executor sees them; null: as they are
   std::unique_ptr<GradientStore> gradients_;
   std::unique_ptr<ActivationStore> activations_;

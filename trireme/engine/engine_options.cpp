@@ -21,6 +21,7 @@ void list_engine_options(OptionList& list, EngineOptions& o) {
   list.group(OptionGroup::model);
   list.choice("attention", o.attention, "attention kernel");
   list_rope_options(list, o.rope);
+  list_adapter_option(list, o.lora);
 
   list.group(OptionGroup::memory);
   list.choice("recompute", o.recompute,
@@ -87,6 +88,7 @@ void list_engine_options(OptionList& list, EngineOptions& o) {
 
 void list_update_options(OptionList& list, EngineOptions& o) {
   list.group(OptionGroup::model);
+  list_lora_options(list, o.lora);
   list.flag("bf16", o.precision, Precision::bf16, "compute in bf16, with fp32 masters and sums");
   list.flag("fp16", o.precision, Precision::fp16,
             "compute in fp16, with fp32 masters and sums and a dynamic loss scale");

@@ -12,6 +12,7 @@
 #include "trireme/forecast/recompute_plan.h"
 #include "trireme/kernels/local_attention.h"
 #include "trireme/memory/offload.h"
+#include "trireme/model/lora.h"
 #include "trireme/model/rope_override.h"
 #include "trireme/shard/loss_scaler.h"
 #include "trireme/shard/optimizer.h"
@@ -47,7 +48,8 @@ struct PlannedBatch {
 
 struct EngineOptions {
   Purpose purpose = Purpose::training;
-  bool read_weights = true;  // false: restore_unit_share of every unit follows, and the files stay unread
+  // False: restore_unit_share of every unit that is trained follows, and its files stay unread.
+  bool read_weights = true;
   at::Device device = at::kCPU;
   Precision precision = Precision::fp32;
   Bf16Matmul bf16_matmul = Bf16Matmul::automatic;
@@ -61,6 +63,7 @@ struct EngineOptions {
   double keep_mlp_fraction = 0;
   AttentionKernel attention = AttentionKernel::automatic;
   RopeOverride rope = {};
+  LoraOptions lora = {};
   int64_t nearest_keys = 0;  // 0: all; else of those that a query sees (kernels/nearest_keys.h)
   int64_t tile_tokens = 0;
   int64_t logits_tile_tokens = 0;

@@ -75,7 +75,7 @@ at::Tensor LayerRunner::forward_keeping(SavedSlots keep, int64_t layer, const Un
 
   const MemoryScope scope(MemoryCategory::activations);
   at::Tensor y = at::empty_like(x);
-  const auto tile_options = x.options().dtype(weights.front().scalar_type());
+  const auto tile_options = x.options().dtype(weights.dtype());
   if (keep[kX1]) saved[kX1] = at::empty(x.sizes(), tile_options);
   if (keep[kGateUp]) saved[kGateUp] = at::empty({tokens, config_.mlp_kept_width}, tile_options);
   in_tiles(tokens, [&](int64_t begin, int64_t count) {

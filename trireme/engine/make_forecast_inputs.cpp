@@ -47,6 +47,8 @@ ModelSizes model_sizes(const ModelConfig& config, const ModelLayout& layout) {
                    .tied = layout.tied,
                    .embedding_read_backward = layout.embedding_read_backward};
   for (const UnitSpec& unit : layout.units) sizes.unit_elements.push_back(unit.elements);
+  for (const UnitSpec& unit : layout.adapters.units) sizes.adapter_elements.push_back(unit.elements);
+  sizes.adapter_rank = layout.adapters.rank;
   return sizes;
 }
 

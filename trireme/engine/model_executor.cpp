@@ -27,7 +27,7 @@ int64_t longest_document_tokens(const TokenBatch& batch) {
 
 ModelExecutor::ModelExecutor(const ModelConfig& config, const ModelLayout& layout, const Mesh& mesh,
                              LayerRunner& layers, ParameterStore& parameters,
-                             const ExecutorSettings& settings)
+                             const ExecutorSettings& settings, ParameterStore* adapters)
     : config_(config),
       layout_(layout),
       embedding_(config.family->embedding(config)),
@@ -36,7 +36,10 @@ ModelExecutor::ModelExecutor(const ModelConfig& config, const ModelLayout& layou
       activity_(mesh.all->activity()),
       layers_(layers),
       parameters_(parameters),
+      adapters_(adapters),
       settings_(settings) {
+  TRIREME_ASSERT(layout.adapted() == (adapters != nullptr),
+                 "a store of adapters goes with a layout that has some");
   TRIREME_ASSERT(layers.plan().layers == config.num_hidden_layers, "the plan is for ", layers.plan().layers,
                  " layers, the model has ", config.num_hidden_layers);
 }
@@ -132,6 +135,38 @@ RotaryTable ModelExecutor::rotary_table(const RopeConfig& rope, const TokenBatch
   return table;
 }
 
+UnitGradients ModelExecutor::open(int unit, GradientStore& gradients) const {
+  const UnitSpec& spec = layout_.units[static_cast<size_t>(unit)];
+  const std::optional<int> trained = layout_.trained_unit(unit);
+  if (!layout_.adapted()) {
+    const OpenGradient gradient = gradients.open(*trained);
+    return {gradient.flat, spec, gradient.state};
+  }
+  std::unique_ptr<UnitGradients> adapters;
+  if (trained) {
+    const OpenGradient gradient = gradients.open(*trained);
+    adapters = std::make_unique<UnitGradients>(
+        gradient.flat, layout_.trained()[static_cast<size_t>(*trained)], gradient.state);
+  }
+  return {spec, settings_.device, std::move(adapters)};
+}
+
+void ModelExecutor::close(int unit, GradientStore& gradients) const {
+  if (const std::optional<int> trained = layout_.trained_unit(unit)) gradients.close(*trained);
+}
+
+UnitWeights ModelExecutor::gather_layer(int64_t layer, UnitOrder& order) const {
+  const int unit = layout_.layer_unit(layer);
+  UnitWeights weights = bind(unit, order.gather(unit));
+  if (!layout_.adapted()) return weights;
+  const int trained = *layout_.trained_unit(unit);
+  const auto units = static_cast<int>(layout_.trained().size());
+  weights.adapt(adapters_->gather(trained), layout_.trained()[static_cast<size_t>(trained)],
+                layout_.adapters);
+  if (trained + 1 < units) adapters_->prefetch(trained + 1);  // behind a step, forward's next
+  return weights;
+}
+
 UnitWeights ModelExecutor::bind_head(const at::Tensor& head_flat, const at::Tensor& embedding_flat) const {
   UnitWeights weights = bind(layout_.head_unit(), head_flat);
   if (layout_.tied) weights[kOutputMatrix] = bind(layout_.embedding_unit(), embedding_flat)[kWords];
@@ -164,7 +199,7 @@ at::Tensor ModelExecutor::forward(
   for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
     activity_.set_layer(layer, PassDirection::forward);
     const int unit = layout_.layer_unit(layer);
-    x = layers_.forward(layer, bind(unit, order.gather(unit)), context, x, nullptr);
+    x = layers_.forward(layer, gather_layer(layer, order), context, x, nullptr);
     order.release(unit);
   }
   activity_.leave_layers();
@@ -206,7 +241,7 @@ at::Tensor ModelExecutor::head_backward(const at::Tensor& targets, double scale,
   const UnitWeights weights = bind_head(head_flat, layout_.tied ? order.gather(embedding) : at::Tensor());
   UnitGradients head_gradients = open(head, gradients);
   std::optional<UnitGradients> embedding_gradients;
-  if (layout_.tied) {
+  if (layout_.tied && !layout_.adapted()) {
     embedding_gradients = open(embedding, gradients);
     head_gradients.exchange(kOutputMatrix, *embedding_gradients, kWords);
   }
@@ -216,7 +251,7 @@ at::Tensor ModelExecutor::head_backward(const at::Tensor& targets, double scale,
     loss = head_->loss_and_gradient(weights, settings_.logits_tile_tokens, x, targets, scale, head_gradients);
     count_as(loss, MemoryCategory::other);
   }
-  if (layout_.tied) {
+  if (embedding_gradients) {
     head_gradients.exchange(kOutputMatrix, *embedding_gradients, kWords);
     embedding_gradients->finish();
   }
@@ -237,7 +272,7 @@ at::Tensor ModelExecutor::group_backward(int64_t begin, int64_t end, const Seque
   for (int64_t layer = begin; layer + 1 < end; ++layer) {
     activity_.set_layer(layer, PassDirection::backward);
     const int unit = layout_.layer_unit(layer);
-    of(layer + 1).at(kX) = layers_.forward_again(layer, bind(unit, order.gather(unit)), context, of(layer));
+    of(layer + 1).at(kX) = layers_.forward_again(layer, gather_layer(layer, order), context, of(layer));
     order.release(unit);
   }
   for (int64_t layer = end - 1; layer >= begin; --layer) {
@@ -245,12 +280,12 @@ at::Tensor ModelExecutor::group_backward(int64_t begin, int64_t end, const Seque
     const int unit = layout_.layer_unit(layer);
     {
       UnitGradients layer_gradients = open(unit, gradients);
-      dx = layers_.backward(layer, bind(unit, order.gather(unit)), layer_gradients, context,
-                            std::move(of(layer)), dx);
+      dx = layers_.backward(layer, gather_layer(layer, order), layer_gradients, context, std::move(of(layer)),
+                            dx);
       layer_gradients.finish();
       order.release(unit);
     }
-    gradients.close(unit);
+    close(unit, gradients);
   }
   return dx;
 }
@@ -269,14 +304,14 @@ at::Tensor ModelExecutor::forward_backward(const TokenBatch& batch, double scale
     activity_.set_layer(layer, PassDirection::forward);
     const int unit = layout_.layer_unit(layer);
     Saved saved;
-    x = layers_.forward(layer, bind(unit, order.gather(unit)), context, x, &saved);
+    x = layers_.forward(layer, gather_layer(layer, order), context, x, &saved);
     order.release(unit);
     activations.put(layer, std::move(saved));
   }
 
   activity_.leave_layers();
   const at::Tensor loss = head_backward(targets, scale, x, order, gradients);
-  gradients.close(layout_.head_unit());
+  close(layout_.head_unit(), gradients);
   at::Tensor dx = std::move(x);
   for (int64_t end = plan.layers; end > 0;) {
     const int64_t begin = plan.group_begin(end - 1);
@@ -287,8 +322,8 @@ at::Tensor ModelExecutor::forward_backward(const TokenBatch& batch, double scale
   activity_.leave_layers();
   // A tied matrix is open since the head; it closes here, after its second use.
   const int embedding = layout_.embedding_unit();
-  add_embedding_gradient(gradients, embedded, dx, order);
-  gradients.close(embedding);
+  if (!layout_.adapted()) add_embedding_gradient(gradients, embedded, dx, order);
+  close(embedding, gradients);
   return loss.sum(at::kDouble);
 }
 

@@ -37,8 +37,11 @@ struct ExecutorSettings {
 
 class ModelExecutor {
  public:
+  // `parameters` of the layout's units; `adapters` of its adapters' units, which are then what is trained:
+  // gradients are those of ModelLayout::trained.
   ModelExecutor(const ModelConfig& config, const ModelLayout& layout, const Mesh& mesh, LayerRunner& layers,
-                ParameterStore& parameters, const ExecutorSettings& settings);
+                ParameterStore& parameters, const ExecutorSettings& settings,
+                ParameterStore* adapters = nullptr);
 
   // Forward and backward of one micro-batch: adds d(sum of losses * scale) to the gradients; returns the sum
   // of losses of this rank's tokens, [] fp64 on the device, for which nobody has waited. Collective over the
@@ -69,14 +72,14 @@ class ModelExecutor {
                             UnitOrder& order, GradientStore& gradients, ActivationStore& activations);
   void add_embedding_gradient(GradientStore& gradients, const EmbeddedTokens& embedded, const at::Tensor& dx,
                               UnitOrder& order);
-  UnitGradients open(int unit, GradientStore& gradients) const {
-    const OpenGradient gradient = gradients.open(unit);
-    return {gradient.flat, layout_.units[static_cast<size_t>(unit)], gradient.state};
-  }
+  UnitGradients open(int unit, GradientStore& gradients) const;
+  void close(int unit, GradientStore& gradients) const;
   // A unit's flat values as tensors.
   UnitWeights bind(int unit, const at::Tensor& flat) const {
     return bind_weights(flat, layout_.units[static_cast<size_t>(unit)]);
   }
+  // Those of a layer, gathered, with its adapters.
+  UnitWeights gather_layer(int64_t layer, UnitOrder& order) const;
   // `embedding_flat` is read where the output matrix is the embedding's.
   UnitWeights bind_head(const at::Tensor& head_flat, const at::Tensor& embedding_flat) const;
 
@@ -88,6 +91,7 @@ class ModelExecutor {
   RankActivity& activity_;  // told the layer at work
   LayerRunner& layers_;
   ParameterStore& parameters_;
+  ParameterStore* adapters_;
   ExecutorSettings settings_;
 };
 

@@ -60,10 +60,11 @@ StepOfAll step_of_all(World& world, const std::filesystem::path& model_dir, cons
   all.dp_size = mesh.dp_size;
   const StepBatches batches = part_of_step({mesh.dp_index, options.ulysses, options.ring, mesh.sp->rank()});
   all.step = engine->accumulate_gradients(batches);
-  for (size_t unit = 0; unit < engine->layout().units.size(); ++unit) {
+  for (size_t unit = 0; unit < engine->layout().trained().size(); ++unit) {
     const at::Tensor gradient = engine->unit_gradient(static_cast<int>(unit));
     if (world.rank() == 0) all.gradients.push_back(gradient.to(at::kCPU, at::kFloat, false, /*copy=*/true));
-    for (const ParameterSpec& spec : engine->layout().units[unit].parameters) all.names.push_back(spec.name);
+    for (const ParameterSpec& spec : engine->layout().trained()[unit].parameters)
+      all.names.push_back(spec.name);
   }
   result.description = engine->description();
   result.batch = static_cast<int64_t>(batches.size()) * batches.front().tokens.size(0) * all.dp_size;
@@ -86,10 +87,10 @@ double compare_alone(World& alone, const std::filesystem::path& model_dir, const
   const StepResult one = engine->accumulate_gradients(batches);
   compared[0].extremes.add(all.step.loss, one.loss);
   compared[1].extremes.add(all.step.gradient_norm, one.gradient_norm);
-  for (size_t unit = 0; unit < engine->layout().units.size(); ++unit) {
+  for (size_t unit = 0; unit < engine->layout().trained().size(); ++unit) {
     const at::Tensor reference = engine->unit_gradient(static_cast<int>(unit)).to(at::kCPU, at::kFloat);
     compare_gradients(
-        engine->layout().units[unit], all.gradients[unit],
+        engine->layout().trained()[unit], all.gradients[unit],
         [&](const ParameterSpec& spec) { return parameter_view(reference, spec); }, compared);
   }
   return one.loss;

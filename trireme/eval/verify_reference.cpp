@@ -87,9 +87,10 @@ Extremes compare_logits(Engine& engine, const ReferenceShard& shard, const Refer
 void compare_with_file(Engine& engine, const SafetensorsFile& file, std::vector<ComparedTensor>& compared) {
   std::set<std::string> known;
   for (const TiedName& second : engine.layout().tied_names) known.insert("grad." + second.name);
-  for (size_t unit = 0; unit < engine.layout().units.size(); ++unit)
+  for (size_t unit = 0; unit < engine.layout().trained().size(); ++unit)
     compare_gradients(
-        engine.layout().units[unit], engine.unit_gradient(static_cast<int>(unit)).to(at::kCPU, at::kFloat),
+        engine.layout().trained()[unit],
+        engine.unit_gradient(static_cast<int>(unit)).to(at::kCPU, at::kFloat),
         [&](const ParameterSpec& spec) {
           const std::string name = "grad." + spec.name;
           known.insert(name);

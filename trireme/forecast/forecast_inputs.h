@@ -40,7 +40,17 @@ struct ModelSizes {
   std::vector<int64_t> unit_elements;
   bool tied = false;
   bool embedding_read_backward = false;
+  // Of LoRA: the flat buffers of each layer's adapters, which alone are trained; empty: the units are.
+  std::vector<int64_t> adapter_elements = {};
+  int64_t adapter_rank = 0;
   bool operator==(const ModelSizes&) const = default;
+
+  bool adapted() const { return !adapter_elements.empty(); }
+  // Elements of what is trained of a unit.
+  int64_t trained_elements(size_t unit) const {
+    if (!adapted()) return unit_elements[unit];
+    return unit == 0 || unit > adapter_elements.size() ? 0 : adapter_elements[unit - 1];
+  }
 
   // MLPs that a token goes through, and values of a token between their products.
   int64_t mlps_per_token() const { return experts > 0 ? experts_per_token : 1; }

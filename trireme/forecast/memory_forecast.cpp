@@ -53,24 +53,27 @@ MemoryBytes host_memory_bytes(const ForecastInputs& inputs) {
   MemoryBytes bytes;
   if (inputs.device_is_host) return bytes;
   bytes[snapshot] = snapshot_bytes(inputs);
-  const std::vector<int64_t> shares = rank_shares(inputs);
-  const int64_t largest_share = largest_run(shares, 1);
+  const bool adapted = inputs.model.adapted();
+  const std::vector<int64_t> shares = rank_shares(inputs), trained = rank_shares(trained_inputs(inputs));
+  const int64_t largest_share = largest_run(trained, 1);
   const bool steps_on_host = updates_are_deferred(inputs);
   const Offload offload = inputs.zero == 3 ? inputs.offload.parameters : Offload::none;
   if (offload == Offload::cpu) {
     bytes[parameters] = sum_of(shares) * inputs.tile_bytes;
   } else if (offload == Offload::disk) {
-    const int64_t stepped = largest_run(shares, disk_units_in_memory(/*read_ahead=*/true));
-    bytes[parameters] = (stepped + (steps_on_host ? largest_run(shares, 2) : 0)) * inputs.tile_bytes;
-  } else if (steps_on_host) {
+    const int64_t stepped = adapted ? 0 : largest_run(shares, disk_units_in_memory(/*read_ahead=*/true));
+    bytes[parameters] =
+        (stepped + (adapted || steps_on_host ? largest_run(shares, 2) : 0)) * inputs.tile_bytes;
+  }
+  if (steps_on_host && (adapted || offload == Offload::none)) {
     // Stepped masters are narrowed in a piece of pinned memory, on their way to values on the device. Of fp32
     // values, which have no masters, a copy is stepped.
-    bytes[parameters] = std::min(largest_share * inputs.tile_bytes, kPinnedPiece_bytes) +
-                        (inputs.tile_bytes == kFloat_bytes ? largest_share * kFloat_bytes : 0);
+    bytes[parameters] += std::min(largest_share * inputs.tile_bytes, kPinnedPiece_bytes) +
+                         (inputs.tile_bytes == kFloat_bytes ? largest_share * kFloat_bytes : 0);
   }
   if (steps_on_host) {
     const bool sums = inputs.zero >= 2 && !inputs.update_in_backward;
-    bytes[gradients] = (sums ? sum_of(shares) : largest_share) * kFloat_bytes;
+    bytes[gradients] = (sums ? sum_of(trained) : largest_share) * kFloat_bytes;
     ForecastInputs on_host = inputs;
     on_host.device_is_host = true;
     on_host.adamw_kernel = true;

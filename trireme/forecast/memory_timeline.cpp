@@ -156,15 +156,16 @@ class Timeline {
   // ZeRO 0 and 1 sum what micro-batches came to, when the last of them is done.
   bool sums_at_close() const { return inputs_.zero >= 2 || inputs_.update_in_backward; }
   int largest_unit() const {
-    const auto& elements = inputs_.model.unit_elements;
-    return static_cast<int>(std::ranges::max_element(elements) - elements.begin());
+    int largest = 0;
+    for (int unit = 1; unit < static_cast<int>(inputs_.model.unit_elements.size()); ++unit)
+      if (trained_elements(unit) > trained_elements(largest)) largest = unit;
+    return largest;
   }
-  int64_t sum_buffer_of(int unit) const {
-    return sum_buffer_bytes(inputs_, inputs_.model.unit_elements[static_cast<size_t>(unit)]);
+  int64_t trained_elements(int unit) const {
+    return inputs_.model.trained_elements(static_cast<size_t>(unit));
   }
-  int64_t begun_sum_of(int unit) const {
-    return begun_sum_bytes(inputs_, inputs_.model.unit_elements[static_cast<size_t>(unit)]);
-  }
+  int64_t sum_buffer_of(int unit) const { return sum_buffer_bytes(inputs_, trained_elements(unit)); }
+  int64_t begun_sum_of(int unit) const { return begun_sum_bytes(inputs_, trained_elements(unit)); }
   // What is there beside the begun sum while it is made: where ranks read each other's memory at once, else
   // when it is finished.
   int64_t making_sum_of(int unit) const { return sum_buffer_of(unit) - begun_sum_of(unit); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "trireme/comm/collectives_bytes.h"
 #include "trireme/forecast/gather_order.h"
@@ -89,18 +90,31 @@ std::vector<int64_t> rank_shares(const ForecastInputs& inputs) {
   return inputs.zero > 0 ? shares_of(inputs) : inputs.model.unit_elements;
 }
 
+ForecastInputs trained_inputs(const ForecastInputs& inputs) {
+  if (!inputs.model.adapted()) return inputs;
+  ForecastInputs trained = inputs;
+  trained.model.unit_elements = std::exchange(trained.model.adapter_elements, {});
+  trained.model.tied = trained.model.embedding_read_backward = false;
+  trained.zero = std::min(inputs.zero, 2);
+  trained.offload.parameters = Offload::none;
+  return trained;
+}
+
 int64_t parameter_bytes(const ForecastInputs& inputs) {
-  if (inputs.zero < 3) return sum_of(inputs.model.unit_elements) * inputs.tile_bytes;
+  const int64_t adapters = sum_of(inputs.model.adapter_elements);
+  if (inputs.zero < 3) return (sum_of(inputs.model.unit_elements) + adapters) * inputs.tile_bytes;
   const std::vector<int64_t> shares = rank_shares(inputs);
   if (!on_device(inputs, inputs.offload.parameters))
-    return most_gathered(inputs, shares, /*uploads=*/true) * inputs.tile_bytes;
+    return (most_gathered(inputs, shares, /*uploads=*/true) + adapters) * inputs.tile_bytes;
   const bool alone = inputs.ranks == 1;
   const int64_t gathered = alone ? 0 : most_gathered(inputs, shares, /*uploads=*/false);
-  if (inputs.offload.parameters != Offload::disk) return (sum_of(shares) + gathered) * inputs.tile_bytes;
+  if (inputs.offload.parameters != Offload::disk)
+    return (sum_of(shares) + gathered + adapters) * inputs.tile_bytes;
   // Alone, a unit is opened where it was read and the next one read ahead; tied, the head's and the
   // embedding's.
   const int64_t work = alone ? largest_run(shares, 2) + (inputs.model.tied ? shares.back() : 0)
                              : gathered + std::ranges::max(shares);
+  if (inputs.model.adapted()) return (work + adapters) * inputs.tile_bytes;
   const int64_t stepped = on_disk_elements(inputs, shares);
   if (updates_are_deferred(inputs)) return (work + stepped) * inputs.tile_bytes;
   // The two units that were stepped last are on their way to the disk still.
@@ -109,6 +123,7 @@ int64_t parameter_bytes(const ForecastInputs& inputs) {
 }
 
 int64_t gradient_bytes(const ForecastInputs& inputs) {
+  if (inputs.model.adapted()) return gradient_bytes(trained_inputs(inputs));
   const std::vector<int64_t>& units = inputs.model.unit_elements;
   if (inputs.zero < 2 && !inputs.update_in_backward) return sum_of(units) * kFloat_bytes;
   const std::vector<int64_t> shares = rank_shares(inputs);
@@ -140,6 +155,8 @@ StoresOverStep::StoresOverStep(const ForecastInputs& inputs)
                       inputs.offload.optimizer == Offload::none) {
   const std::vector<int64_t> shares = rank_shares(inputs);
   share_elements_ = sum_of(shares);
+  trained_share_elements_ = sum_of(rank_shares(trained_inputs(inputs)));
+  adapter_elements_ = sum_of(inputs.model.adapter_elements);
   if (!parameters_move_) return;
   whole_ = gathered_elements(inputs, shares, /*uploads=*/false);
   const std::vector<int> order =
@@ -151,16 +168,17 @@ StoresOverStep::StoresOverStep(const ForecastInputs& inputs)
 
 int64_t StoresOverStep::parameter_bytes(const UnitsInMemory& units) const {
   if (!parameters_move_) return most_parameter_bytes_;
-  return (share_elements_ + (units.released ? next_ : whole_).at(units.gathered)) * inputs_.tile_bytes;
+  return (share_elements_ + adapter_elements_ + (units.released ? next_ : whole_).at(units.gathered)) *
+         inputs_.tile_bytes;
 }
 
 int64_t StoresOverStep::gradient_bytes(const UnitsInMemory& units) const {
   if (!gradients_move_) return most_gradient_bytes_;
-  const std::vector<int64_t>& elements = inputs_.model.unit_elements;
-  int64_t whole = units.open < 0 ? 0 : elements[static_cast<size_t>(units.open)];
-  if (inputs_.model.tied && units.open > 0) whole += elements.front();
-  if (units.summing >= 0) whole += whole_while_summed(inputs_, elements[static_cast<size_t>(units.summing)]);
-  return (share_elements_ + whole) * kFloat_bytes;
+  const auto elements = [&](int unit) { return inputs_.model.trained_elements(static_cast<size_t>(unit)); };
+  int64_t whole = units.open < 0 ? 0 : elements(units.open);
+  if (inputs_.model.tied && units.open > 0) whole += elements(0);
+  if (units.summing >= 0) whole += whole_while_summed(inputs_, elements(units.summing));
+  return (trained_share_elements_ + whole) * kFloat_bytes;
 }
 
 bool splits_masters(const ForecastInputs& inputs) {
@@ -172,6 +190,7 @@ int64_t master_bytes(const ForecastInputs& inputs) {
 }
 
 int64_t optimizer_bytes(const ForecastInputs& inputs) {
+  if (inputs.model.adapted()) return optimizer_bytes(trained_inputs(inputs));
   if (!on_device(inputs, inputs.offload.optimizer)) return 0;
   const std::vector<int64_t> shares = rank_shares(inputs);
   const bool disk = inputs.offload.optimizer == Offload::disk;
@@ -183,6 +202,7 @@ int64_t optimizer_bytes(const ForecastInputs& inputs) {
 }
 
 int64_t snapshot_bytes(const ForecastInputs& inputs) {
+  if (inputs.model.adapted()) return snapshot_bytes(trained_inputs(inputs));
   if (!inputs.save_in_background) return 0;
   int64_t elements = 0;
   for (size_t unit = 0; unit < inputs.model.unit_elements.size(); ++unit)

@@ -12,6 +12,10 @@ int64_t sum_of(const std::vector<int64_t>& values);
 // The most that `width` neighbours come to.
 int64_t largest_run(const std::vector<int64_t>& values, size_t width);
 
+// The same run of a model that is what is trained: of LoRA a layer's adapters are a unit, whole on every rank
+// and on the device.
+ForecastInputs trained_inputs(const ForecastInputs& inputs);
+
 // Which units are whole at a moment of the passes, where stores are sharded.
 struct UnitsInMemory {
   size_t gathered = 0;    // parameters: position in training_order
@@ -45,7 +49,7 @@ class StoresOverStep {
  private:
   const ForecastInputs& inputs_;
   int64_t most_parameter_bytes_, most_gradient_bytes_;
-  int64_t share_elements_ = 0;
+  int64_t share_elements_ = 0, trained_share_elements_ = 0, adapter_elements_ = 0;
   bool parameters_move_, gradients_move_;
   std::vector<int64_t> whole_, next_;  // elements, by the position in training_order
 };

@@ -13,7 +13,7 @@ namespace {
 // Tiles of another dtype than what is stored are converted on their way in and out (`convert` bytes an
 // element).
 struct TileSizes {
-  int64_t T, head_T, t, convert, threads, m, i, q, qkv, vocab;
+  int64_t T, head_T, t, convert, threads, m, i, q, qkv, vocab, adapter_rank;
   bool on_host, bf16_blocks, token_kernels;
 
   explicit TileSizes(const ForecastInputs& inputs) {
@@ -29,6 +29,7 @@ struct TileSizes {
     q = model.heads * model.head_dim;
     qkv = q + 2 * model.kv_heads * model.head_dim;
     vocab = model.vocab;
+    adapter_rank = model.adapter_rank;
     on_host = inputs.device_is_host;
     bf16_blocks = inputs.flash_element_bytes == 2;
     token_kernels = inputs.token_kernels;
@@ -56,7 +57,7 @@ struct TileSizes {
   // CPU with units for bf16 does so too, from copies of blocks. One without makes a 16-bit product of
   // `tokens` rows and widens it; while it is made, oneDNN keeps a block of each operand and of fp32 sums on
   // each thread: about this many bytes, by measurement with AVX-512.
-  int64_t gradient(int64_t n, int64_t k, int64_t tokens) const {
+  int64_t sum_gradient(int64_t n, int64_t k, int64_t tokens) const {
     if (t == 4 || !on_host) return 0;
     if (bf16_blocks) {
       const int64_t blocks = (n + kGradientRows - 1) / kGradientRows;
@@ -67,7 +68,18 @@ struct TileSizes {
     const int64_t workspace = threads * (depth * (rows + columns) * t + rows * 64 * 4);
     return n * k * t + std::max(n * k * 4, workspace);
   }
-  int64_t gradient(int64_t n, int64_t k) const { return gradient(n, k, T); }
+  // Of a matrix that LoRA does not adapt: with adapters it stays as it is.
+  int64_t plain_gradient(int64_t n, int64_t k, int64_t tokens) const {
+    return adapter_rank > 0 ? 0 : sum_gradient(n, k, tokens);
+  }
+  // Of a layer's matrix [n, k] that holds so many parameters, or of what LoRA trains beside it.
+  int64_t gradient(int64_t n, int64_t k, int64_t parameters = 1) const {
+    if (adapter_rank == 0) return sum_gradient(n, k, T);
+    return inner(parameters) +
+           std::max(sum_gradient(n, adapter_rank, T), sum_gradient(parameters * adapter_rank, k, T));
+  }
+  // Between the two matrices of LoRA (model/adapted_linear.h).
+  int64_t inner(int64_t parameters) const { return T * parameters * adapter_rank * t; }
   int64_t cross_entropy() const { return blocks(t == 4 ? 2 : 4, vocab, head_T, vocab); }
 };
 
@@ -84,13 +96,14 @@ int64_t layer_norm_backward_bytes(const TileSizes& s, int64_t dy, int64_t x, int
 
 // d(normed), d(x1), with a norm of a also d(a): in the norm's backward and the out projection's.
 int64_t after_mlp_backward(const TileSizes& s, int64_t post) {
-  const int64_t out = std::max(s.gradient(s.m, s.q), s.T * s.q * s.convert);
+  const int64_t out = std::max(s.gradient(s.m, s.q), s.T * s.q * s.convert + s.inner(1));
   return 2 * s.T * s.m * s.t + post + std::max(out, s.rms_backward(s.T));
 }
 
 int64_t decoder_head(const TileSizes& s) {
-  return s.head_T * (s.m + s.vocab) * s.t + std::max({2 * s.head_T * s.m * s.t + s.rms_backward(s.head_T),
-                                                      s.gradient(s.vocab, s.m, s.head_T), s.cross_entropy()});
+  return s.head_T * (s.m + s.vocab) * s.t +
+         std::max({2 * s.head_T * s.m * s.t + s.rms_backward(s.head_T),
+                   s.plain_gradient(s.vocab, s.m, s.head_T), s.cross_entropy()});
 }
 
 // After attention, of a mixture of experts (model/families/expert_mlp.cpp): R rows of k choices a token.
@@ -107,9 +120,9 @@ void add_expert_mlp(const ModelSizes& model, const TileSizes& s, TileBytes& byte
   const int64_t summed =
       Tm * (kFloat_bytes + std::max(t + (narrow ? kFloat_bytes : 0), widens ? 2 * kFloat_bytes : 0));
 
-  const auto forward = [&](int64_t gate_up) {               // with logits
-    const int64_t held = Tm * t + gate_up;                  // x1
-    return std::max({T * (s.q + s.m) * s.convert + Tm * t,  // o, x
+  const auto forward = [&](int64_t gate_up) {                            // with logits
+    const int64_t held = Tm * t + gate_up;                               // x1
+    return std::max({T * (s.q + s.m) * s.convert + Tm * t + s.inner(1),  // o, x
                      held + Tm * t + std::max({s.blocks(2, s.m), probabilities, routing + Rm * t}),
                      held + routing + Rm * t + Ri * t + s.blocks(2, s.i, R, s.i),
                      Tm * t + routing + Rm * t + summed});
@@ -123,9 +136,9 @@ void add_expert_mlp(const ModelSizes& model, const TileSizes& s, TileBytes& byte
     const int64_t held = T * (s.q + s.m) * s.convert + x1;  // o, dy
     const int64_t mlp = held + Tm * t + routing + Rm * t;   // normed, its rows
     const int64_t down = mlp + made + 2 * Ri * t;           // dact, act
-    const int64_t gradients = std::max(s.gradient(s.m, s.i), s.blocks(6, s.i, R, s.i));
+    const int64_t gradients = std::max(s.plain_gradient(s.m, s.i, T), s.blocks(6, s.i, R, s.i));
     return std::max({down + Rm * t + gradients, down + (widens ? Ri * kFloat_bytes : 0),
-                     mlp + made + s.gradient(2 * s.i, s.m),
+                     mlp + made + s.plain_gradient(2 * s.i, s.m, T),
                      mlp + (made > 0 ? T * E * t : 0) + summed + Tm * t, held + after_mlp_backward(s, 0)});
   };
   bytes.output_backward = backward(Tm * t, gate_up);
@@ -139,13 +152,15 @@ TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
   const int64_t rotated = (inputs.model.heads + inputs.model.kv_heads) * inputs.model.head_dim;
   // Rows of cos and sin, beside the heads.
   const int64_t turning = s.blocks(3, rotated) + s.blocks(2, inputs.model.head_dim, T, rotated);
-  bytes.input_forward = T * m * t + std::max(s.blocks(2, m), T * qkv * s.convert + turning);
+  bytes.input_forward =
+      T * m * t + std::max(s.blocks(2, m), T * qkv * s.convert + std::max(turning, s.inner(3)));
   const int64_t before = inputs.model.qk_norm ? T * rotated * t : 0;
   const int64_t norms = inputs.model.qk_norm ? s.blocks(4, rotated) + s.blocks(2, q, T, rotated) +
                                                    s.head_norm_sums(inputs.model.head_dim)
                                              : 0;
-  bytes.input_backward = T * m * t + before + T * qkv * s.convert +
-                         std::max({T * m * t + s.rms_backward(T), s.gradient(qkv, m), turning, norms});
+  bytes.input_backward =
+      T * m * t + before + T * qkv * s.convert +
+      std::max({T * m * t + std::max(s.rms_backward(T), s.inner(3)), s.gradient(qkv, m, 3), turning, norms});
 
   bytes.head = decoder_head(s);
   if (inputs.model.experts > 0) {
@@ -154,7 +169,7 @@ TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
   }
   const int64_t post = inputs.model.post_norms ? T * m * t : 0;  // a, or another of hidden width
   const auto forward = [&](int64_t gate_up) {
-    return std::max({T * (q + m) * s.convert + T * m * t + post, 2 * T * m * t + s.blocks(2, m),
+    return std::max({T * (q + m) * s.convert + T * m * t + post + s.inner(1), 2 * T * m * t + s.blocks(2, m),
                      T * (2 * m + gate_up + i) * t + s.blocks(2, i)});
   };
   bytes.output_forward = forward(2 * i);
@@ -162,8 +177,9 @@ TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
   const auto backward = [&](int64_t x1, int64_t gate_up) {
     const int64_t held = T * (q + m) * s.convert + x1 + post;         // o, dy; a or, where that is kept, x1
     const int64_t mlp = held + gate_up + T * (m + 2 * i) * t + post;  // normed, dact, act; db
-    return std::max(mlp + std::max({s.gradient(m, i), s.gradient(2 * i, m), s.blocks(6, i), T * m * t}),
-                    held + after_mlp_backward(s, post));
+    return std::max(
+        mlp + std::max({s.gradient(m, i), s.gradient(2 * i, m, 2), s.blocks(6, i), T * m * t + s.inner(2)}),
+        held + after_mlp_backward(s, post));
   };
   bytes.output_backward = backward(T * m * t, T * 2 * i * t);
   bytes.output_backward_kept = backward(0, 0);
@@ -202,9 +218,9 @@ TileBytes encoder_tile_bytes(const ForecastInputs& inputs) {
 
   const int64_t Hm = s.head_T * m;
   const int64_t tile = (3 * Hm + s.head_T * s.vocab) * t;  // dense, act, normed, logits
-  bytes.head = tile + std::max({s.cross_entropy(), s.gradient(s.vocab, m, s.head_T),
+  bytes.head = tile + std::max({s.cross_entropy(), s.plain_gradient(s.vocab, m, s.head_T),
                                 Hm * (t + layer_norm_backward_bytes(s, t, t, t)) + s.norm_sums(s.head_T, 2),
-                                Hm * (2 * t + s.convert) + s.gradient(m, m, s.head_T), 3 * Hm * t});
+                                Hm * (2 * t + s.convert) + s.plain_gradient(m, m, s.head_T), 3 * Hm * t});
   return bytes;
 }
 

@@ -123,18 +123,21 @@ std::vector<std::string> CheckpointReader::unused_names(const ModelLayout& layou
   return unused;
 }
 
+at::Generator generator_of_parameter(const std::string& name, uint64_t seed) {
+  // FNV-1a over the name, then the seed.
+  uint64_t key = 0xcbf29ce484222325ULL;
+  for (const unsigned char letter : name) key = (key ^ letter) * 0x100000001b3ULL;
+  key = (key ^ (seed + 0x9e3779b97f4a7c15ULL)) * 0x100000001b3ULL;
+  return at::detail::createCPUGenerator(key ^ (key >> 29));
+}
+
 at::Tensor initial_unit_values(const UnitSpec& unit, const ModelConfig& config, uint64_t seed) {
   const at::NoGradGuard no_grad;
   at::Tensor flat = at::zeros({unit.elements}, at::kFloat);
   for (const ParameterSpec& spec : unit.parameters) {
     at::Tensor values = parameter_view(flat, spec);
     if (spec.shape.size() == 2) {
-      // FNV-1a over the name, then the seed: the same parameter gets the same values in any layout.
-      uint64_t key = 0xcbf29ce484222325ULL;
-      for (const unsigned char letter : spec.name) key = (key ^ letter) * 0x100000001b3ULL;
-      key = (key ^ (seed + 0x9e3779b97f4a7c15ULL)) * 0x100000001b3ULL;
-      at::Generator generator = at::detail::createCPUGenerator(key ^ (key >> 29));
-      values.normal_(0, config.initializer_range, generator);
+      values.normal_(0, config.initializer_range, generator_of_parameter(spec.name, seed));
     } else if (!spec.name.ends_with(".bias")) {
       values.fill_(config.norms_add_one ? 0 : 1);
     }

@@ -17,7 +17,9 @@ namespace trireme {
 // DataError that names file and tensor.
 class CheckpointReader {
  public:
-  explicit CheckpointReader(const std::filesystem::path& model_dir) : weights_(model_dir) {}
+  // `single`: as of SafetensorsSet.
+  explicit CheckpointReader(const std::filesystem::path& model_dir, const char* single = kWeightsFile)
+      : weights_(model_dir, single) {}
   // Every parameter of one unit into `flat` (fp32, or any float dtype: converted). Second names are not
   // looked at.
   void read_unit(const UnitSpec& unit, at::Tensor& flat) const;
@@ -46,6 +48,8 @@ at::ScalarType dtype_of(const SafetensorsEntry& stored);
 
 // What a tokenizer consists of in a Hugging Face directory; most models have some of these.
 const std::vector<std::string>& tokenizer_file_names();
+// Those that there are.
+void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to);
 
 // Into a folder without a model: writes config.json, model-0000i-of-N.safetensors (of at most `shard_bytes`)
 // with its index, or one model.safetensors, and copies the tokenizer files of `tokenizer_from` if not empty.
@@ -59,5 +63,7 @@ void write_checkpoint(const std::filesystem::path& out_dir, const ModelConfig& c
 // Fresh weights: normal(0, initializer_range) for matrices, 1 for norms (0 where they add 1), 0 for biases; a
 // parameter's values depend on the seed and its name alone.
 at::Tensor initial_unit_values(const UnitSpec& unit, const ModelConfig& config, uint64_t seed);
+// By the seed and the name alone: a parameter gets the same values in any layout.
+at::Generator generator_of_parameter(const std::string& name, uint64_t seed);
 
 }  // namespace trireme

@@ -67,13 +67,13 @@ void check_room(const fs::path& dir, int64_t bytes) {
                         ") are free on that disk; nothing was written"));
 }
 
+}  // namespace
+
 void copy_tokenizer(const fs::path& from, const fs::path& to) {
   if (from.empty()) return;
   for (const std::string& name : tokenizer_file_names())
     if (fs::exists(from / name)) copy_durable(from / name, to / name);
 }
-
-}  // namespace
 
 const std::vector<std::string>& tokenizer_file_names() {
   static const std::vector<std::string> names{"tokenizer.json",

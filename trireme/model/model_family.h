@@ -40,6 +40,8 @@ struct ModelFamily {
   std::unique_ptr<Layer> (*layer)(const ModelConfig& config) = nullptr;
   std::unique_ptr<Head> (*head)(const ModelConfig& config) = nullptr;
   TileFormula tiles = TileFormula::widest;
+  // Slots of a layer whose matrices its arithmetic multiplies by adapted_linear.h, so that LoRA can adapt them.
+  std::vector<size_t> adapted_slots = {};
 };
 
 }  // namespace trireme

@@ -11,6 +11,13 @@ namespace {
 
 constexpr int64_t kAlignment_elements = 16;  // 64 bytes in fp32: a vector register, a cache line
 
+int64_t count_parameters(const std::vector<UnitSpec>& units) {
+  int64_t count = 0;
+  for (const UnitSpec& unit : units)
+    for (const ParameterSpec& parameter : unit.parameters) count += parameter.elements;
+  return count;
+}
+
 }  // namespace
 
 UnitBuilder::UnitBuilder(std::string name, std::string prefix, size_t slots) : prefix_(std::move(prefix)) {
@@ -57,10 +64,14 @@ UnitSpec UnitBuilder::finish() {
 }
 
 int64_t ModelLayout::parameter_count() const {
-  int64_t count = 0;
-  for (const UnitSpec& unit : units)
-    for (const ParameterSpec& parameter : unit.parameters) count += parameter.elements;
-  return count;
+  return count_parameters(units);
+}
+int64_t ModelLayout::trained_parameter_count() const {
+  return count_parameters(trained());
+}
+double ModelLayout::flops_per_token() const {
+  const auto of_model = static_cast<double>(matmul_parameter_count());
+  return adapted() ? 4 * of_model + 6 * static_cast<double>(trained_parameter_count()) : 6 * of_model;
 }
 
 int64_t ModelLayout::matmul_parameter_count() const {

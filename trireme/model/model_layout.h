@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -71,6 +72,25 @@ class UnitBuilder {
   std::string prefix_;
 };
 
+// LoRA (lora.h): what is trained beside a layer's matrices, which stay as they are.
+struct AdaptedRows {
+  int64_t first_row = 0, rows = 0;  // of the matrix, which are one parameter
+  size_t b = 0;                     // Adapters::units: the tensor [rows, r]
+  bool operator==(const AdaptedRows&) const = default;
+};
+struct AdaptedMatrix {
+  size_t slot = 0;                     // the family's
+  size_t a = 0;                        // Adapters::units: the tensor [r for each of `rows`, columns]
+  std::vector<AdaptedRows> rows = {};  // in the order of the matrix
+  bool operator==(const AdaptedMatrix&) const = default;
+};
+struct Adapters {
+  std::vector<UnitSpec> units;          // of each layer; empty: the model itself is trained
+  std::vector<AdaptedMatrix> matrices;  // alike in all layers
+  int64_t rank = 0;                     // r
+  double scale = 0;
+};
+
 // The slots that every family's embedding and head have; its other slots come behind them.
 enum EmbeddingSlot : size_t { kWords, kFamilyEmbeddingSlots };
 enum HeadSlot : size_t { kOutputMatrix, kOutputBias, kFamilyHeadSlots };
@@ -86,18 +106,34 @@ struct ModelLayout {
   std::vector<UnitSpec> units;  // [0] embedding, [1..L] layers, [L+1] head
   bool tied = false;            // the head unit then lacks the output matrix and uses the embedding's
   bool embedding_read_backward = false;  // the embedding's backward needs its values, not its gradient alone
-  std::vector<TiedName> tied_names;
+  std::vector<TiedName> tied_names = {};
   // What files of this kind may hold and this model does not have: names that contain one of these.
-  std::vector<std::string> unread_names;
+  std::vector<std::string> unread_names = {};
   // Parameters as other programs write them, which is not read: what their names contain, and what to do.
-  std::vector<std::pair<std::string, std::string>> other_forms;
+  std::vector<std::pair<std::string, std::string>> other_forms = {};
   int embedding_unit() const { return 0; }
   int layer_unit(int64_t layer) const { return static_cast<int>(1 + layer); }
   int head_unit() const { return static_cast<int>(units.size()) - 1; }
 
-  int64_t parameter_count() const;  // all, tied embeddings counted once
+  Adapters adapters = {};  // of LoRA; none: the units are trained
+
+  bool adapted() const { return !adapters.units.empty(); }
+  // What an optimizer steps, and a checkpoint holds: the units, or of each layer its adapters.
+  const std::vector<UnitSpec>& trained() const { return adapted() ? adapters.units : units; }
+  // The number among these of a unit, or of its adapters; none: it stays as it is.
+  std::optional<int> trained_unit(int unit) const {
+    if (!adapted()) return unit;
+    const bool layer = unit > embedding_unit() && unit < head_unit();
+    return layer ? std::optional(unit - layer_unit(0)) : std::nullopt;
+  }
+
+  int64_t parameter_count() const;  // all but adapters, tied embeddings counted once
+  int64_t trained_parameter_count() const;
   // N of the FLOPs formula: embedding excluded, head included, of experts those that one token goes to.
   int64_t matmul_parameter_count() const;
+  // Of a token's products with them, forward and backward: 6 N, or 4 N + 6 (those of the adapters), as no
+  // gradient of what stays is made. Attention's scores are not counted.
+  double flops_per_token() const;
 };
 
 // As the family of the config lays it out.

@@ -5,8 +5,11 @@
 //                 -> take_sum(matrix): the same by the caller
 //                 -> to_add(slot): zeroed at the first call, then added to by the caller
 //                 -> finish: zeroes what nothing was added to
+//
+// Of a unit that stays as it is (frozen): products are left out, and what would be added to its vectors is lost.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -22,12 +25,18 @@ class UnitGradients {
  public:
   // `state` of all of `flat`. Of an undefined one, the elements between tensors are zeroed here.
   UnitGradients(const at::Tensor& flat, const UnitSpec& unit, SumState state);
+  // Frozen. `adapters`: the gradients of its LoRA matrices; null: it has none.
+  UnitGradients(const UnitSpec& unit, at::Device device, std::unique_ptr<UnitGradients> adapters);
   // Not to be copied: a copy would not know which sums have begun since.
   UnitGradients(const UnitGradients&) = delete;
   UnitGradients& operator=(const UnitGradients&) = delete;
   UnitGradients(UnitGradients&&) = default;
   UnitGradients& operator=(UnitGradients&&) = default;
   ~UnitGradients() = default;
+
+  // By the number of a tensor among the unit's adapters; only where there are some.
+  UnitGradients& adapters() { return *adapters_; }
+  bool frozen() const { return frozen_; }
 
   // The sum so far, zero before the first addition. An undefined tensor where the model lacks the parameter.
   at::Tensor& to_add(size_t slot);
@@ -46,6 +55,8 @@ class UnitGradients {
     SumState state = SumState::undefined;
   };
   std::vector<Sum> sums_;
+  bool frozen_ = false;
+  std::unique_ptr<UnitGradients> adapters_;
 };
 
 }  // namespace trireme

@@ -2,8 +2,8 @@
 
 namespace trireme {
 
-UnitWeights bind_weights(const at::Tensor& flat, const UnitSpec& unit) {
-  UnitWeights weights(unit.tensors.size());
+std::vector<at::Tensor> bind_weights(const at::Tensor& flat, const UnitSpec& unit) {
+  std::vector<at::Tensor> weights(unit.tensors.size());
   for (size_t slot = 0; slot < weights.size(); ++slot) {
     const TensorSpec& tensor = unit.tensors[slot];
     if (tensor.rows == 0) continue;
@@ -13,6 +13,18 @@ UnitWeights bind_weights(const at::Tensor& flat, const UnitSpec& unit) {
             : flat.narrow(0, tensor.offset, tensor.rows * tensor.columns).view({tensor.rows, tensor.columns});
   }
   return weights;
+}
+
+void UnitWeights::adapt(const at::Tensor& flat, const UnitSpec& unit, const Adapters& adapters) {
+  adapter_tensors_ = bind_weights(flat, unit);
+  adapters_ = &adapters;
+}
+
+const AdaptedMatrix* UnitWeights::adapted(size_t slot) const {
+  if (adapters_ == nullptr) return nullptr;
+  for (const AdaptedMatrix& matrix : adapters_->matrices)
+    if (matrix.slot == slot) return &matrix;
+  return nullptr;
 }
 
 at::Tensor parameter_view(const at::Tensor& flat, const ParameterSpec& spec) {

@@ -17,10 +17,12 @@ struct LayerProducts {
     int64_t k, n;
     // Of experts: how many such weights multiply a token, and the share of a tile's rows that each has.
     double weights = 1, rows_share = 1;
+    int64_t adapted = 0;  // of LoRA: the parameters that it holds; 0: none beside it
     // By which a token is multiplied.
     double elements() const { return weights * static_cast<double>(k) * static_cast<double>(n); }
   };
   Sides qkv, out, router, gate_up, down;
+  double adapted_share = 0;  // of what LoRA of all of them would be
 
   explicit LayerProducts(const ModelSizes& model) {
     const int64_t query = model.heads * model.head_dim, all = query + 2 * model.kv_heads * model.head_dim;
@@ -32,6 +34,13 @@ struct LayerProducts {
     const double rows_share = 1 / model.tokens_per_expert_row();
     gate_up = {model.hidden, halves * model.intermediate, mlps, rows_share};
     down = {model.intermediate, model.hidden, mlps, rows_share};
+    if (!model.adapted()) return;
+    qkv.adapted = 3, out.adapted = 1;
+    if (model.experts == 0) gate_up.adapted = 2, down.adapted = 1;
+    int64_t of_all = 0;
+    for (const Sides& sides : {qkv, out, gate_up, down})
+      if (sides.adapted > 0) of_all += model.adapter_rank * (sides.adapted * sides.k + sides.n);
+    adapted_share = static_cast<double>(model.adapter_elements.front()) / static_cast<double>(of_all);
   }
   double elements() const {
     return qkv.elements() + out.elements() + router.elements() + gate_up.elements() + down.elements();
@@ -48,6 +57,7 @@ class Counter {
   explicit Counter(const PlannedStep& step)
       : step_(step),
         in_(step.inputs),
+        trained_(trained_inputs(step.inputs)),
         model_(step.inputs.model),
         products_(model_),
         rows_(static_cast<double>(in_.batch * in_.shard_tokens)),
@@ -120,13 +130,27 @@ class Counter {
     add(kind, static_cast<double>(std::min(sides.k, sides.n)), width * sides.rows_share,
         2 * rows_ * sides.elements());
   }
-  void product(const LayerProducts::Sides& sides) { multiply(WorkKind::matmul, sides, tile_rows_); }
+  void product(const LayerProducts::Sides& sides) {
+    multiply(WorkKind::matmul, sides, tile_rows_);
+    adapt(sides, /*products=*/1, /*values=*/static_cast<double>(sides.k + 2 * sides.n));
+  }
+  // LoRA beside a matrix (model/adapted_linear.h), so many times the two products of forward; `values` of a
+  // token are read and written, which takes longer than the products where their rank is small. Modules that
+  // are not adapted are taken off all alike.
+  void adapt(const LayerProducts::Sides& sides, double products, double values) {
+    if (sides.adapted == 0) return;
+    const auto rank = static_cast<double>(model_.adapter_rank);
+    const double elements = rank * static_cast<double>(sides.adapted * sides.k + sides.n);
+    add(WorkKind::matmul, rank, tile_rows_, products_.adapted_share * products * 2 * rows_ * elements);
+    token_wise(WorkKind::copy, products_.adapted_share * values / 2);
+  }
   // d(input) and d(weight)
   void product_backward(const LayerProducts::Sides& sides) {
     multiply(WorkKind::matmul, sides, tile_rows_);
-    multiply(WorkKind::weight_gradient, sides, gradient_width(tile_rows_));
+    if (!model_.adapted()) multiply(WorkKind::weight_gradient, sides, gradient_width(tile_rows_));
+    // v twice, u, d(x) and both gradients
+    adapt(sides, /*products=*/3, /*values=*/static_cast<double>(4 * sides.k + 3 * sides.n));
   }
-
   // Probabilities of the router's logits; rows are brought side by side.
   void route(bool has_logits) {
     if (model_.experts == 0) return;
@@ -323,7 +347,7 @@ class Counter {
       add(kind, head_rows_ * width, 0, rows_ * width);
     multiply(product, matrix, head_rows_);
     multiply(product, matrix, head_rows_);
-    multiply(gradient, matrix, gradient_width(head_rows_));
+    if (!model_.adapted()) multiply(gradient, matrix, gradient_width(head_rows_));
     if (model_.tiles == TileFormula::encoder) {
       const LayerProducts::Sides dense = head_dense(model_);
       multiply(WorkKind::matmul, dense, head_rows_);
@@ -349,9 +373,10 @@ class Counter {
   void sum_gradients(bool of_step) {
     const bool of_each = in_.zero >= 2 || in_.update_in_backward;
     if (of_step == of_each) return;
-    const auto elements = static_cast<double>(sum_of(model_.unit_elements));
+    const std::vector<int64_t>& units = trained_.model.unit_elements;
+    const auto elements = static_cast<double>(sum_of(units));
     const double scatters = in_.zero == 0 ? 2 : 1;  // all-reduce: reduce-scatter and all-gather
-    send(TrafficKind::summed_gradients, scatters * static_cast<double>(model_.unit_elements.size()),
+    send(TrafficKind::summed_gradients, scatters * static_cast<double>(units.size()),
          scatters * elements * static_cast<double>(in_.reduce_bytes) * others_share());
   }
 
@@ -365,33 +390,35 @@ class Counter {
   void update() {
     sum_gradients(/*of_step=*/true);
     offload_activations();
-    const auto whole = static_cast<double>(sum_of(model_.unit_elements));
+    const std::vector<int64_t>& units = trained_.model.unit_elements;
+    const auto whole = static_cast<double>(sum_of(units));
     const double share = in_.zero == 0 ? 1 : 1 / static_cast<double>(in_.ranks), stepped = share * whole;
     if (in_.offload.optimizer == Offload::none) {
-      for (const int64_t elements : model_.unit_elements) {
+      for (const int64_t elements : units) {
         const double of_unit = share * static_cast<double>(elements);
         add(WorkKind::optimizer, of_unit, 0, of_unit);
       }
     } else {
       work_.host_optimizer_elements = stepped;
-      send(TrafficKind::offloaded_gradients, 2 * static_cast<double>(model_.unit_elements.size()),
+      send(TrafficKind::offloaded_gradients, 2 * static_cast<double>(units.size()),
            stepped * static_cast<double>(kFloat_bytes + in_.tile_bytes));
     }
     if (in_.offload.optimizer == Offload::disk) {
       // As shard/optimizer.h and shard/masters.h hold them: a tensor a unit each.
-      const int64_t of_master = master_bytes(in_);
+      const int64_t of_master = master_bytes(trained_);
       const int64_t of_element = in_.moments * in_.state_bytes + of_master;
       send(TrafficKind::offloaded_optimizer,
-           static_cast<double>((in_.moments + (of_master > 0 ? 1 : 0)) * std::ssize(model_.unit_elements)),
+           static_cast<double>((in_.moments + (of_master > 0 ? 1 : 0)) * std::ssize(units)),
            stepped * static_cast<double>(of_element));
     }
-    if (in_.zero == 1 || in_.zero == 2)
-      send(TrafficKind::traded_parameters, static_cast<double>(model_.unit_elements.size()),
+    if (trained_.zero == 1 || trained_.zero == 2)
+      send(TrafficKind::traded_parameters, static_cast<double>(units.size()),
            whole * static_cast<double>(in_.tile_bytes) * others_share());
   }
 
   const PlannedStep& step_;
   const ForecastInputs& in_;
+  const ForecastInputs trained_;
   const ModelSizes& model_;
   const LayerProducts products_;
   const double rows_, tile_rows_, head_rows_;
@@ -415,7 +442,11 @@ double PlannedStep::tokens() const {
 
 double PlannedStep::model_flops() const {
   const double samples = static_cast<double>(inputs.batch * accumulation * data_parallel());
-  return 6 * matmul_parameters(inputs.model) * tokens() +
+  const ModelSizes& model = inputs.model;
+  const double a_token =
+      model.adapted() ? 4 * matmul_parameters(model) + 6 * static_cast<double>(sum_of(model.adapter_elements))
+                      : 6 * matmul_parameters(model);
+  return a_token * tokens() +
          12 * static_cast<double>(inputs.model.heads * inputs.model.head_dim) * attention_pairs * samples;
 }
 

@@ -26,7 +26,7 @@ void BackgroundSave::start(std::function<void(const std::stop_token&)> work) {
 void BackgroundSave::begin(const CheckpointContents& contents, Engine& engine, int64_t save_total_limit) {
   TRIREME_ASSERT(!pending(), "step ", texts_.step, " is being saved");
   const at::NoGradGuard no_grad;
-  units_ = engine.layout().units;
+  units_ = engine.layout().trained();
   states_ = engine.state_names();
   save_part(run_, contents.step, agreement_, rank_ == 0, [&] {
     if (rank_ == 0) begin_checkpoint(run_, contents.step);

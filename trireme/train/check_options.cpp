@@ -4,6 +4,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/model/lora_files.h"
 #include "trireme/train/stage_plan.h"
 
 namespace trireme {
@@ -91,6 +92,14 @@ void check_dropout(const TrainOptions& options, const ModelConfig& config) {
     fields += cat(fields.empty() ? "" : " and ", field, " ", rate);
   throw ConfigError(cat((options.model_dir / "config.json").string(), " asks training to drop activations (",
                         fields, "), and dropout is not built; give --dropout 0 to train without it"));
+}
+
+void check_dropout_of_adapter(const LoraOptions& lora) {
+  if (lora.adapter.empty() || !is_adapter_folder(lora.adapter)) return;
+  const double dropout = read_adapter_config(lora.adapter).dropout;
+  if (dropout > 0)
+    throw ConfigError(cat((lora.adapter / kAdapterConfigFile).string(), ": lora_dropout is ", dropout,
+                          ", and dropout is not built; set it to 0 there to train on without it"));
 }
 
 void check_packing(Packing packing, const EngineOptions& engine) {

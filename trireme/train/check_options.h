@@ -12,6 +12,8 @@ namespace trireme {
 void check_options(const TrainOptions& options);
 // A model that asks to drop activations, unless the options say not to.
 void check_dropout(const TrainOptions& options, const ModelConfig& config);
+// The same of an adapter's training.
+void check_dropout_of_adapter(const LoraOptions& lora);
 // Packed documents for an attention kernel that does not know them (--attention flash4 or cudnn on a GPU).
 void check_packing(Packing packing, const EngineOptions& engine);
 // Tokens that one rank holds of a step, which the loader hands over whole: they must fit into its host

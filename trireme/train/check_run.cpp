@@ -1,5 +1,7 @@
 #include "trireme/train/check_run.h"
 
+#include <system_error>
+
 #include "trireme/base/error.h"
 #include "trireme/comm/mesh.h"
 #include "trireme/device/host_memory_limit.h"
@@ -13,8 +15,14 @@ namespace trireme {
 ModelConfig check_run(TrainOptions& options, const World& world, Agreement& agreement) {
   compare_ranks(options, world.rank(), agreement);
   check_options(options);
+  std::error_code ignored;
+  if (std::filesystem::equivalent(options.output_dir, options.model_dir, ignored))
+    throw ConfigError(
+        cat("--output_dir ", options.output_dir.string(),
+            " is the model's folder, whose config.json the run's would replace; choose another"));
   ModelConfig config = read_model_config(options.model_dir);
   check_dropout(options, config);
+  check_dropout_of_adapter(options.engine.lora);
   options.samples = resolve_samples(options.samples, config, options.model_dir);
   return config;
 }

@@ -26,7 +26,7 @@ namespace {
 // still takes part to the end, and then throws.
 ManifestFile write_shard(const fs::path& file, Engine& engine) {
   const Group& group = *engine.mesh().all;
-  const std::vector<UnitSpec>& units = engine.layout().units;
+  const std::vector<UnitSpec>& units = engine.layout().trained();
   std::unique_ptr<CheckpointShard> shard;
   std::exception_ptr failure;
   const auto attempt = [&](const auto& work) {
@@ -121,7 +121,7 @@ void refuse_not_finite_share(const UnitSpec& unit, const std::string& state, con
 void for_each_state(Engine& engine,
                     const std::function<void(const UnitSpec&, const std::string&, const at::Tensor&)>& take) {
   const Group& group = *engine.mesh().all;
-  const std::vector<UnitSpec>& units = engine.layout().units;
+  const std::vector<UnitSpec>& units = engine.layout().trained();
   // The other ranks wait in an exchange that this rank could not finish: it cannot tell them.
   const auto put_together = [&](int unit, const std::string& state) {
     try {
@@ -170,7 +170,7 @@ fs::path save_checkpoint(const RunDirectory& run, const CheckpointContents& cont
 CheckpointRead read_checkpoint(const fs::path& dir, Engine& engine) {
   const at::NoGradGuard no_grad;
   Agreement agreement = engine.agreement();
-  const std::vector<UnitSpec>& units = engine.layout().units;
+  const std::vector<UnitSpec>& units = engine.layout().trained();
   const std::vector<std::string> states = engine.state_names();
   CheckpointRead result;
   std::unique_ptr<StoredTensors> stored;

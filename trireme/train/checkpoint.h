@@ -26,8 +26,9 @@ namespace trireme {
 
 struct CheckpointContents {
   int64_t step = 0;
-  Json trainer_state;                     // gets "optimizer_steps" added
-  std::filesystem::path tokenizer_from;   // folder whose tokenizer files, as far as they exist, are copied
+  Json trainer_state;  // gets "optimizer_steps" added
+  // Of the model: its tokenizer files, as far as they exist, are copied, and an adapter names it.
+  std::filesystem::path model_dir;
   std::optional<int64_t> best_step = {};  // the step of the best checkpoint, which stays
 };
 

@@ -1,13 +1,11 @@
 #include "trireme/train/compare_ranks.h"
 
-#include <map>
-#include <vector>
-
 #include "trireme/base/error.h"
 #include "trireme/base/machine_identity.h"
 #include "trireme/base/safetensors.h"
 #include "trireme/model/computed_fields.h"
-#include "trireme/train/digest.h"
+#include "trireme/model/lora_files.h"
+#include "trireme/train/base_weights.h"
 
 namespace fs = std::filesystem;
 
@@ -24,34 +22,6 @@ Json options_of_run(const TrainOptions& options) {
       told[option.name] = option.read();
   told["device"] = options.engine.device.is_cpu() ? "cpu" : "gpu";
   return told;
-}
-
-// By file: how many tensors and bytes, and a digest of the header's entries and of spread blocks.
-Json weights_of(const fs::path& model_dir) {
-  constexpr int64_t kBlocks = 16;
-  const SafetensorsSet weights(model_dir);
-  struct File {
-    Digest header;
-    int64_t tensors = 0;
-    int64_t bytes = 0;
-  };
-  std::map<fs::path, File> files;
-  for (const std::string& name : weights.names()) {
-    const SafetensorsEntry& entry = weights.at(name);
-    File& file = files[entry.file()];
-    file.header.add(cat(name, " ", entry.dtype));
-    for (const int64_t extent : entry.shape) file.header.add_number(static_cast<uint64_t>(extent));
-    file.header.add_number(static_cast<uint64_t>(entry.offset));
-    ++file.tensors;
-    file.bytes = entry.source->bytes();
-  }
-  Json described = Json::object();
-  for (auto& [path, file] : files) {
-    file.header.add_number(digest_of_spread_blocks(path, kBlocks).value());
-    described[path.filename().string()] =
-        cat(file.tensors, " tensors in ", file.bytes, " bytes, digest ", file.header.text());
-  }
-  return described;
 }
 
 // Throws on all ranks alike where a rank's facts differ from those of rank 0.
@@ -79,13 +49,25 @@ void compare(const std::string& what, const Json& facts, int rank, Agreement& ag
 
 void compare_ranks(const TrainOptions& options, int rank, Agreement& agreement) {
   compare("their options", options_of_run(options), rank, agreement);
-  Json config, weights;
+  ModelConfig config;
+  Json weights;
   agreement.all_or_none(cat("reading the model ", options.model_dir.string()), [&] {
-    config = computed_fields(read_model_config(options.model_dir));
-    weights = weights_of(options.model_dir);
+    config = read_model_config(options.model_dir);
+    weights = describe_weights(options.model_dir);
   });
-  compare("config.json of their model", config, rank, agreement);
+  compare("config.json of their model", computed_fields(config), rank, agreement);
   compare("the weights of their model", weights, rank, agreement);
+  const LoraOptions& lora = options.engine.lora;
+  // A resumed run needs its folder no more.
+  const bool gone = agreement.any(!lora.adapter.empty() && !is_adapter_folder(lora.adapter));
+  if (!lora.given() || (gone && resume_kind(options) != ResumeKind::none)) return;
+  Json adapter = Json::object();
+  agreement.all_or_none(cat("reading the adapter ", lora.adapter.string()), [&] {
+    const std::string of_run = lora_of_run(config, lora);
+    if (!lora.adapter.empty()) adapter = describe_weights(lora.adapter, kAdapterWeightsFile);
+    adapter["LoRA"] = of_run;
+  });
+  compare("their adapter", adapter, rank, agreement);
 }
 
 }  // namespace trireme

@@ -5,6 +5,8 @@
 #include "trireme/base/sizes.h"
 #include "trireme/data/evaluation_loader.h"
 #include "trireme/engine/assemble.h"
+#include "trireme/model/lora_files.h"
+#include "trireme/train/base_weights.h"
 #include "trireme/train/check_run.h"
 #include "trireme/train/run_in_progress.h"
 #include "trireme/train/shared_output_dir.h"
@@ -89,6 +91,13 @@ void RunInProgress::look_at_data(const ModelConfig& config) {
   }
 }
 
+void RunInProgress::keep_lora(const LoraConfig& lora) {
+  if (lora.rank == 0) return;
+  const LoraOptions kept = lora_options_of(lora, options_.engine.lora.seed);
+  options_.engine.lora = kept;
+  for (TrainOptions& of_stage : plan_.options) of_stage.engine.lora = kept;
+}
+
 void RunInProgress::prepare() {
   world_.activity().set_phase(RankPhase::preparing);
   const ModelConfig config = check_run(options_, world_, agreement_);
@@ -102,6 +111,10 @@ void RunInProgress::prepare() {
   check_output_dir_is_shared(run_.path(), lock_, world_.rank(), agreement_);
   resume_from_ = choose_checkpoint(options_, run_, world_.identity(), agreement_, notes());
   find_continued();
+  agreement_.all_or_none("looking at the checkpoint's adapters", [&] {
+    if (resume_from_ && !options_.engine.lora.adapter.empty() && is_adapter_folder(resume_from_->path))
+      keep_lora(read_adapter_config(resume_from_->path).config);
+  });
   agreement_.all_or_none(cat("preparing ", run_.path().string()), [&] {
     if (!reports()) return;
     const bool would_replace = !resume_from_ && !run_.list().empty();
@@ -127,7 +140,11 @@ void RunInProgress::prepare() {
   engine_stage_ = resume_from_ ? stage_of_step(plan_.stages, resume_from_->step) : 0;
   EngineOptions engine = engine_options(engine_stage_);
   engine.read_weights = !resume_from_ && continued_.empty();
+  agreement_.all_or_none(cat("reading ", options_.model_dir.string()), [&] {
+    if (engine.lora.given()) base_weights_ = describe_weights(options_.model_dir);
+  });
   engine_ = assemble(world_, options_.model_dir, engine);
+  keep_lora(engine_->lora());
   time_left_.emplace(first_step_flops());
   if (engine.read_weights) report_weights();
   if (resume_from_) resume();

@@ -6,6 +6,7 @@
 #include "trireme/base/make_folder.h"
 #include "trireme/base/safetensors.h"
 #include "trireme/model/checkpoint_files.h"
+#include "trireme/model/lora_files.h"
 #include "trireme/model/unit_writer.h"
 #include "trireme/train/checkpoint_names.h"
 
@@ -14,11 +15,11 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
-std::string weight_index(const ModelLayout& layout, int ranks) {
+std::string weight_index(const std::vector<UnitSpec>& units, int ranks) {
   Json map = Json::object();
   int64_t bytes = 0;
-  for (size_t unit = 0; unit < layout.units.size(); ++unit)
-    for (const ParameterSpec& spec : layout.units[unit].parameters) {
+  for (size_t unit = 0; unit < units.size(); ++unit)
+    for (const ParameterSpec& spec : units[unit].parameters) {
       map[spec.name] = shard_name(writer_of_unit(static_cast<int>(unit), ranks));
       bytes += spec.elements * static_cast<int64_t>(sizeof(float));
     }
@@ -36,14 +37,14 @@ CheckpointTexts checkpoint_texts(const CheckpointContents& contents, const Engin
     state["loss_scale"] = progress.loss_scale;
     state["loss_scale_clean_steps"] = progress.clean_steps;
   }
-  return {contents.step,
-          ranks,
-          {{kTrainerStateFile, state.dump(1) + "\n"},
-           {"config.json", engine.config().raw.dump(2) + "\n"},
-           {kWeightIndexFile, weight_index(engine.layout(), ranks)}},
-          contents.tokenizer_from,
-          save_total_limit,
-          contents.best_step};
+  std::map<std::string, std::string> texts{
+      {kTrainerStateFile, state.dump(1) + "\n"},
+      {"config.json", engine.config().raw.dump(2) + "\n"},
+      {kWeightIndexFile, weight_index(engine.layout().trained(), ranks)}};
+  if (const ModelLayout& layout = engine.layout(); layout.adapted())
+    texts[kAdapterConfigFile] =
+        adapter_config(engine.lora(), layout.adapters, name_of_base_model(contents.model_dir)).dump(2) + "\n";
+  return {contents.step, ranks, std::move(texts), contents.model_dir, save_total_limit, contents.best_step};
 }
 
 void begin_checkpoint(const RunDirectory& run, int64_t step) {

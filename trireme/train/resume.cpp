@@ -7,6 +7,7 @@
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/machine_identity.h"
 #include "trireme/model/computed_fields.h"
+#include "trireme/model/lora_files.h"
 #include "trireme/train/checkpoint_manifest.h"
 #include "trireme/train/checkpoint_names.h"
 
@@ -157,6 +158,7 @@ RunFacts checkpoint_facts(const Json& state, const fs::path& checkpoint) {
         text_value(facts.train_source, key, origin + ": data.train", "");
     }
   facts.model = computed_fields(read_model_config(checkpoint));
+  facts.model["lora"] = lora_of_checkpoint(checkpoint);
   return facts;
 }
 

@@ -96,10 +96,11 @@ ResumeDecision decide_resume(const RunFacts& before, const RunFacts& now, bool n
   compare_length(before, now, other_order);
   const std::vector<std::string> model = compare_model(before, now, decision);
   if (!model.empty())
-    throw ConfigError(cat("the model's config.json is not that of the checkpoint:", lines(model),
-                          "\nThe weights were trained with the former numbers. Resume with that config.json, "
-                          "--rope_scaling and --rope_theta; to train on with others (a longer context, say), "
-                          "begin a new run from this one by --continue_run"));
+    throw ConfigError(
+        cat("the model is not that of the checkpoint:", lines(model),
+            "\nThe weights were trained with the former. Resume with that config.json, "
+            "--rope_scaling, --rope_theta and LoRA; to train on with others (a longer context, say), "
+            "begin a new run from this one by --continue_run"));
   if (!other_order.empty() && !new_data)
     throw ConfigError(
         cat("the checkpoint was trained on other samples than this run would go on with:", lines(other_order),

@@ -3,7 +3,7 @@
 //   option      by its ResumeRule (base/option_list.h): free, told, or refused
 //   data        by content (data_sources.h): other tokens are refused
 //   length      of the stage that the run is in: another one cuts other samples, and is refused
-//   model       by what its config.json decides (model/computed_fields.h): other numbers are refused
+//   model       by what its config.json decides (model/computed_fields.h), and its LoRA: others are refused
 //   ranks       free to differ; another number is told
 //   batch       another global batch is told, and refused where epochs or tokens give the steps: those that are
 //               done would count as steps of the other size, in the data and in the schedule
@@ -24,7 +24,7 @@ namespace trireme {
 struct RunFacts {
   Json options;       // to_json(TrainOptions)
   Json train_source;  // describe_source; null: not known (a checkpoint of an older version)
-  Json model;         // computed_fields
+  Json model;         // computed_fields, and "lora" (model/lora_files.h)
   int64_t ranks = 0;
   int64_t sequence_tokens = 0;      // of the stage that goes on; 0: a stage begins, or nothing goes on
   bool steps_follow_batch = false;  // those done so far (StagePlan::counted_stage)

@@ -3,6 +3,8 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/model/computed_fields.h"
+#include "trireme/model/lora_files.h"
+#include "trireme/train/base_weights.h"
 #include "trireme/train/check_run.h"
 #include "trireme/train/checkpoint.h"
 #include "trireme/train/checkpoint_names.h"
@@ -16,6 +18,7 @@ void RunInProgress::compare_with_checkpoint(const ModelConfig& config) {
   const std::filesystem::path& checkpoint = resume_from_->path;
   ResumeDecision decision;
   agreement_.all_or_none(cat("comparing this run with ", checkpoint.string()), [&] {
+    check_base_weights(checkpoint, options_.model_dir);
     const Json state = read_json(checkpoint / kTrainerStateFile);
     RunFacts before = checkpoint_facts(state, checkpoint);
     RunFacts now;
@@ -34,7 +37,9 @@ void RunInProgress::compare_with_checkpoint(const ModelConfig& config) {
     now.options = to_json(options_of(stage));
     now.steps_follow_batch = plan_.counted_stage && *plan_.counted_stage <= stage;
     now.train_source = sources_of(stage).train_source;
-    now.model = computed_fields(plan_.configs[static_cast<size_t>(stage)]);
+    const ModelConfig& of_stage = plan_.configs[static_cast<size_t>(stage)];
+    now.model = computed_fields(of_stage);
+    now.model["lora"] = lora_of_run(of_stage, options_of(stage).engine.lora);
     if (const auto length = length_to_go_on_with(resumed); length && !resumed.loader.is_null()) {
       now.sequence_tokens = *length;
       before.sequence_tokens = whole_number(resumed.loader, "sequence_tokens", {1},
@@ -105,6 +110,7 @@ void RunInProgress::find_continued() {
   agreement_.all_or_none(cat("looking at ", options_.continue_run.string()), [&] {
     continued_ = continued_checkpoint(options_.continue_run);
     check_continued(options_, continued_);
+    check_base_weights(continued_, options_.model_dir);
   });
   CheckpointEntry entry{.path = continued_};
   check_whole(entry, world_.identity(), agreement_);

@@ -54,6 +54,8 @@ class RunInProgress {
   void report_prompts(int stage);
   // Reads the checkpoint's small files and decides which options of this run may differ; changes no file.
   void compare_with_checkpoint(const ModelConfig& config);
+  // From here on the run asks for these adapters by themselves: the folder of --adapter may go.
+  void keep_lora(const LoraConfig& lora);
   // Sequence length of the stage that the checkpoint's run left unfinished; nullopt where a stage begins.
   std::optional<int64_t> length_to_go_on_with(const ResumedRun& resumed) const;
   void resume();
@@ -155,6 +157,7 @@ class RunInProgress {
   int engine_stage_ = 0;  // for which it was assembled
   std::unique_ptr<PackedLoader> loader_;
   BackgroundSave background_save_;
+  Json base_weights_;                     // with LoRA: base_weights.h; else null
   Json before_step_ = Json::object();     // a resume, a save: told in the next step's record
   std::optional<RunRecords> records_;     // rank 0
   std::optional<ProgressLine> progress_;  // rank 0, where it reports

@@ -22,6 +22,11 @@ std::string multiplied_text(const ModelConfig& config, const ModelLayout& layout
   return cat("of which a token is multiplied by ", format_count(layout.matmul_parameter_count()), ", ");
 }
 
+std::string trained_text(const ModelLayout& layout) {
+  if (!layout.adapted()) return {};
+  return cat("beside which ", format_count(layout.trained_parameter_count()), " are trained, ");
+}
+
 }  // namespace
 
 void RunInProgress::note(const std::string& text) {
@@ -36,7 +41,8 @@ void RunInProgress::report_start() {
                     plan_.count());
   const std::string exchanges = world_.describe_exchanges();
   note(cat("model ", options_.model_dir.string(), ", ", format_count(engine_->layout().parameter_count()),
-           " parameters, ", multiplied_text(engine_->config(), engine_->layout()), world_.size(),
+           " parameters, ", trained_text(engine_->layout()),
+           multiplied_text(engine_->config(), engine_->layout()), world_.size(),
            world_.size() == 1 ? " rank" : " ranks", exchanges.empty() ? "" : ", exchanges by ", exchanges));
   report_engine();
   note(cat("MFU is a share of ", format_fixed(peak_.flops_per_second / 1e12, 2), " TFLOP/s a rank (",

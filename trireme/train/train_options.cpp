@@ -27,7 +27,8 @@ void list_model_and_data(OptionList& list, TrainOptions& o) {
             "hold out this end of --train_file instead")
       .on_resume(same_order);
   list_sample_options(list, o.samples);
-  list.count("seed", o.seed, from_to(0, kMostSeed), "of the order of samples, and of stochastic rounding")
+  list.count("seed", o.seed, from_to(0, kMostSeed),
+             "of the order of samples, of stochastic rounding, and of fresh LoRA matrices")
       .on_resume(same_order);
 }
 

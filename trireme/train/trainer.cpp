@@ -9,6 +9,7 @@
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/sizes.h"
 #include "trireme/engine/assemble.h"
+#include "trireme/train/base_weights.h"
 #include "trireme/train/checkpoint.h"
 #include "trireme/train/checkpoint_manifest.h"
 #include "trireme/train/checkpoint_names.h"
@@ -217,6 +218,7 @@ void RunInProgress::save(bool in_background) {
       {"loss", loss_},
       {"length_change", length_change_.state()},
       {"options", to_json(options_of(stage_))}};
+  if (!base_weights_.is_null()) state[kBaseWeightsField] = base_weights_;
   if (const Json guards = guards_.state(); !guards.is_null()) state["guards"] = guards;
   if (best_) state["best"] = to_json(best_, options_.metric_for_best_model);
   // While a spike is suspected, the checkpoint from before it stays.

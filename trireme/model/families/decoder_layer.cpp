@@ -12,9 +12,8 @@
 #include <tuple>
 #include <utility>
 
-#include "trireme/kernels/linear.h"
-#include "trireme/kernels/product.h"
 #include "trireme/kernels/token_ops.h"
+#include "trireme/model/adapted_linear.h"
 #include "trireme/model/families/decoder_mlp.h"
 #include "trireme/model/families/decoder_norm.h"
 #include "trireme/model/families/decoder_units.h"
@@ -25,8 +24,7 @@ namespace {
 // x + o Wo', in the tile dtype.
 at::Tensor residual_after_attention(const UnitWeights& w, const at::Tensor& x_TM, const at::Tensor& o_tile) {
   at::Tensor x1 = x_TM.to(o_tile.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
-  add_product(x1, o_tile, w[kOut].t());
-  if (w[kOutBias].defined()) x1.add_(w[kOutBias]);
+  add_adapted_linear(x1, o_tile, w, kOut, kOutBias);
   return x1;
 }
 
@@ -43,7 +41,7 @@ class DecoderLayer final : public Layer {
     const bool in_place = qkv_TND.scalar_type() == dtype;
     at::Tensor projected = in_place ? qkv_TND : at::empty(qkv_TND.sizes(), qkv_TND.options().dtype(dtype));
     at::Tensor flat = projected.view({projected.size(0), -1});
-    linear_into(flat, normed, w[kQkv], w[kQkvBias]);
+    adapted_linear_into(flat, normed, w, kQkv, kQkvBias);
     rotate_heads(projected, rotary_heads(layer, first_row), qkv_TND);
   }
 
@@ -57,8 +55,7 @@ class DecoderLayer final : public Layer {
     at::Tensor before;
     if (w[kQueryNorm].defined()) {
       const int64_t rows = rotary.rotated_heads * config_.head_dim;
-      const at::Tensor bias = w[kQkvBias].defined() ? w[kQkvBias].narrow(0, 0, rows) : w[kQkvBias];
-      before = linear_forward(normed, w[kQkv].narrow(0, 0, rows), bias)
+      before = adapted_linear_of_rows(normed, w, kQkv, kQkvBias, rows)
                    .view({x_TM.size(0), rotary.rotated_heads, config_.head_dim});
     }
     const bool in_place = dqkv_TND.scalar_type() == dtype;
@@ -67,8 +64,8 @@ class DecoderLayer final : public Layer {
     rotate_heads_backward(dqkv_TND, rotary, before, projected, gradients.to_add(kQueryNorm),
                           gradients.to_add(kKeyNorm));
     const at::Tensor flat = projected.view({projected.size(0), -1});
-    gradients.add_linear(kQkv, kQkvBias, flat, normed);
-    norm_backward(config_, product(flat, w[kQkv]), x_TM, w[kAttentionNorm], dx_TM,
+    add_adapted_linear_gradients(gradients, w, kQkv, kQkvBias, flat, normed);
+    norm_backward(config_, adapted_linear_backward(flat, w, kQkv), x_TM, w[kAttentionNorm], dx_TM,
                   gradients.to_add(kAttentionNorm));
   }
 
@@ -106,8 +103,8 @@ class DecoderLayer final : public Layer {
       da = at::zeros_like(dx1);
       norm_backward(config_, dx1, a, w[kAttentionOutNorm], da, gradients.to_add(kAttentionOutNorm));
     }
-    gradients.add_linear(kOut, kOutBias, da, o);
-    linear_backward_into(do_TA, da, w[kOut]);
+    add_adapted_linear_gradients(gradients, w, kOut, kOutBias, da, o);
+    adapted_linear_backward_into(do_TA, da, w, kOut);
     dx_TM.copy_(dx1);
   }
 
@@ -116,7 +113,7 @@ class DecoderLayer final : public Layer {
   std::pair<at::Tensor, at::Tensor> first_residual(const UnitWeights& w, const at::Tensor& x_TM,
                                                    const at::Tensor& o_tile) const {
     if (!w[kAttentionOutNorm].defined()) return {{}, residual_after_attention(w, x_TM, o_tile)};
-    const at::Tensor a = linear_forward(o_tile, w[kOut], w[kOutBias]);
+    const at::Tensor a = adapted_linear(o_tile, w, kOut, kOutBias);
     return {a, add_normed(w, x_TM, a)};
   }
   // x + norm(a)

@@ -72,6 +72,7 @@ class ExpertMlp final : public DecoderMlp {
  private:
   static void add_gradients(UnitGradients& gradients, size_t slot, const ExpertRows& rows,
                             const at::Tensor& dy, const at::Tensor& x) {
+    if (gradients.frozen()) return;
     const auto [sums, state] = gradients.take_sum(slot);
     add_expert_gradients(rows, sums, dy, x, state);
   }

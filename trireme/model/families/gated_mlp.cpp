@@ -2,8 +2,7 @@
 //
 // Kept: gate|up, and b where a norm follows (Gemma 3, arXiv 2503.19786): its backward reads b, and no other
 // product gives it. Backward runs gate|up once more (or takes what was kept), and down where a norm follows.
-#include "trireme/kernels/linear.h"
-#include "trireme/kernels/product.h"
+#include "trireme/model/adapted_linear.h"
 #include "trireme/model/families/decoder_mlp.h"
 #include "trireme/model/families/decoder_norm.h"
 #include "trireme/model/families/decoder_units.h"
@@ -24,16 +23,15 @@ class GatedMlp final : public DecoderMlp {
     {
       at::Tensor gate_up =
           keeps ? kept.first : at::empty({normed_TM.size(0), w[kGateUp].size(0)}, normed_TM.options());
-      linear_into(gate_up, normed_TM, w[kGateUp], w[kGateUpBias]);
+      adapted_linear_into(gate_up, normed_TM, w, kGateUp, kGateUpBias);
       act = glu(config_.gate, gate_up);
     }
     normed_TM = at::Tensor();
     if (!w[kMlpOutNorm].defined()) {
-      add_product(x1_TM, act, w[kDown].t());
-      if (w[kDownBias].defined()) x1_TM.add_(w[kDownBias]);
+      add_adapted_linear(x1_TM, act, w, kDown, kDownBias);
       return;
     }
-    const at::Tensor b = linear_forward(act, w[kDown], w[kDownBias]);
+    const at::Tensor b = adapted_linear(act, w, kDown, kDownBias);
     act = at::Tensor();
     if (keeps) kept.last.copy_(b);
     x1_TM.add_(norm(config_, b, w[kMlpOutNorm], b.scalar_type()));
@@ -42,21 +40,20 @@ class GatedMlp final : public DecoderMlp {
   at::Tensor backward(const UnitWeights& w, UnitGradients& gradients, at::Tensor normed_TM,
                       const at::Tensor& dy_TM, const at::Tensor& kept_TW) const override {
     KeptParts mlp = kept_TW.defined() ? kept_parts(kept_TW, w[kGateUp].size(0))
-                                      : KeptParts{linear_forward(normed_TM, w[kGateUp], w[kGateUpBias]), {}};
+                                      : KeptParts{adapted_linear(normed_TM, w, kGateUp, kGateUpBias), {}};
     at::Tensor db = dy_TM;
     if (w[kMlpOutNorm].defined()) {
-      if (!mlp.last.defined())
-        mlp.last = linear_forward(glu(config_.gate, mlp.first), w[kDown], w[kDownBias]);
+      if (!mlp.last.defined()) mlp.last = adapted_linear(glu(config_.gate, mlp.first), w, kDown, kDownBias);
       db = at::zeros_like(dy_TM);
       norm_backward(config_, dy_TM, mlp.last, w[kMlpOutNorm], db, gradients.to_add(kMlpOutNorm));
       mlp.last = at::Tensor();
     }
-    const at::Tensor dact = product(db, w[kDown]);
+    const at::Tensor dact = adapted_linear_backward(db, w, kDown);
     const at::Tensor act = glu_backward(config_.gate, dact, mlp.first);
     const at::Tensor& dgate_up = mlp.first;
-    gradients.add_linear(kDown, kDownBias, db, act);
-    gradients.add_linear(kGateUp, kGateUpBias, dgate_up, normed_TM);
-    return product(dgate_up, w[kGateUp]);
+    add_adapted_linear_gradients(gradients, w, kDown, kDownBias, db, act);
+    add_adapted_linear_gradients(gradients, w, kGateUp, kGateUpBias, dgate_up, normed_TM);
+    return adapted_linear_backward(dgate_up, w, kGateUp);
   }
 
  private:

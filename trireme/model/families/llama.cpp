@@ -200,12 +200,15 @@ ModelLayout layout(const ModelConfig& config) {
          "config.json says that the head shares the embedding; set tie_word_embeddings false there"}};
   // Saved by transformers before 4.32, computed from config.json since.
   layout.unread_names = {"rotary_emb.inv_freq"};
+  layout.other_forms = {
+      {".lora_A.",
+       "of a LoRA adapter; give the model that it belongs to, and this folder as --adapter, or "
+       "make one model of both by trireme export --merge"}};
   if (config.num_experts > 0)
-    layout.other_forms = {
-        {".experts.gate_up_proj",
-         "all experts of a layer in one tensor, as transformers 5 holds them; save the model "
-         "again with save_pretrained, which writes each expert by itself unless "
-         "save_original_format is False"}};
+    layout.other_forms.emplace_back(
+        ".experts.gate_up_proj",
+        "all experts of a layer in one tensor, as transformers 5 holds them; save the model again with "
+        "save_pretrained, which writes each expert by itself unless save_original_format is False");
   layout.units.reserve(static_cast<size_t>(config.num_hidden_layers) + 2);
 
   UnitBuilder embedding("embedding", "model.", kFamilyEmbeddingSlots);
@@ -295,6 +298,7 @@ const ModelFamily& llama_family() {
       .layer = make_layer,
       .head = make_head,
       .tiles = TileFormula::decoder,
+      .adapted_slots = {kQkv, kOut, kGateUp, kDown},
   };
   return family;
 }

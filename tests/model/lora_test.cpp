@@ -1,0 +1,294 @@
+// LoRA beside torch's autograd in fp64, its layout, its first values, and its files.
+#include "trireme/model/lora.h"
+
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "trireme/base/error.h"
+#include "trireme/model/adapted_linear.h"
+#include "trireme/model/lora_files.h"
+#include "trireme/model/unit_weights.h"
+
+#include "tests/support/error_message.h"
+#include "tests/support/relative_error.h"
+#include "tests/support/source_folder.h"
+#include "tests/support/temporary_folder.h"
+
+namespace trireme::lora_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+ModelConfig model(const char* fixture) {
+  return read_model_config(testing::source_folder() / "tests/parity/fixtures" / fixture);
+}
+Adapters adapters_of(const char* fixture, const LoraConfig& lora) {
+  const ModelConfig config = model(fixture);
+  return make_adapters(config, make_model_layout(config), lora, "test");
+}
+
+// A unit of one matrix of three parameters (q|k|v), with a bias, adapted in the first and the last.
+struct Case {
+  static constexpr int64_t kT = 7, kK = 5, kRank = 2;
+  const std::vector<int64_t> rows{4, 3, 6};
+  UnitSpec unit, adapter_unit;
+  Adapters adapters;
+  at::Tensor flat, adapter_flat, x = at::randn({kT, kK}, at::kDouble), dy = at::randn({kT, 13}, at::kDouble);
+
+  Case() {
+    UnitBuilder build("layer.0", "model.", 2);
+    build.matrix(0, {{"q.weight", 4}, {"k.weight", 3}, {"v.weight", 6}}, kK);
+    build.vector(1, {{"bias", 13}});
+    unit = build.finish();
+    UnitBuilder lora("layer.0.lora", "", 3);
+    lora.matrix(0, {{"q.lora_A.weight", kRank}, {"v.lora_A.weight", kRank}}, kK);
+    lora.matrix(1, {{"q.lora_B.weight", 4}}, kRank);
+    lora.matrix(2, {{"v.lora_B.weight", 6}}, kRank);
+    adapter_unit = lora.finish();
+    adapters = {{adapter_unit}, {{.slot = 0, .a = 0, .rows = {{0, 4, 1}, {7, 6, 2}}}}, kRank, 1.5};
+    flat = at::randn({unit.elements}, at::kDouble);
+    adapter_flat = at::randn({adapter_unit.elements}, at::kDouble);
+  }
+  UnitWeights weights() const {
+    UnitWeights w = bind_weights(flat, unit);
+    w.adapt(adapter_flat, adapter_unit, adapters);
+    return w;
+  }
+};
+
+TEST(AdaptedLinear, output_input_gradient_and_gradients_are_those_of_autograd) {
+  at::manual_seed(1);
+  const Case c;
+  const UnitWeights w = c.weights();
+  const at::Tensor x = c.x.clone().requires_grad_(), a = w.adapter(0).clone().requires_grad_(),
+                   b_q = w.adapter(1).clone().requires_grad_(), b_v = w.adapter(2).clone().requires_grad_();
+  const at::Tensor of_q = x.mm(a.narrow(0, 0, 2).t()).mm(b_q.t()),
+                   of_v = x.mm(a.narrow(0, 2, 2).t()).mm(b_v.t());
+  const at::Tensor plain = at::addmm(w[1], x, w[0].t());
+  const at::Tensor y = plain + 1.5 * at::cat({of_q, at::zeros({Case::kT, 3}, at::kDouble), of_v}, 1);
+  y.backward(c.dy);
+
+  const at::NoGradGuard no_grad;
+  constexpr double kExact = 1e-13;
+  EXPECT_LT(testing::relative_error(adapted_linear(c.x, w, 0, 1), y), kExact);
+  EXPECT_LT(testing::relative_error(adapted_linear_of_rows(c.x, w, 0, 1, 7), y.narrow(1, 0, 7)), kExact);
+  at::Tensor into = at::empty_like(y);
+  adapted_linear_into(into, c.x, w, 0, 1);
+  EXPECT_TRUE(into.equal(adapted_linear(c.x, w, 0, 1)));
+  const at::Tensor sum = at::ones_like(y);
+  add_adapted_linear(sum, c.x, w, 0, 1);
+  EXPECT_LT(testing::relative_error(sum - 1, y), kExact);
+  EXPECT_LT(testing::relative_error(adapted_linear_backward(c.dy, w, 0), x.grad()), kExact);
+  at::Tensor narrowed = at::empty({Case::kT, Case::kK}, at::kFloat);
+  adapted_linear_backward_into(narrowed, c.dy, w, 0);
+  EXPECT_TRUE(narrowed.equal(adapted_linear_backward(c.dy, w, 0).to(at::kFloat)));
+
+  // Over two tiles, into memory that holds anything.
+  const at::Tensor gradient = at::full({c.adapter_unit.elements}, 7.0, at::kDouble);
+  UnitGradients frozen(c.unit, at::kCPU,
+                       std::make_unique<UnitGradients>(gradient, c.adapter_unit, SumState::undefined));
+  for (const auto& [begin, count] : {std::pair{0, 4}, {4, 3}})
+    add_adapted_linear_gradients(frozen, w, 0, 1, c.dy.narrow(0, begin, count), c.x.narrow(0, begin, count));
+  frozen.finish();
+  const std::vector<at::Tensor> got = bind_weights(gradient, c.adapter_unit);
+  EXPECT_LT(testing::relative_error(got[0], a.grad()), kExact);
+  EXPECT_LT(testing::relative_error(got[1], b_q.grad()), kExact);
+  EXPECT_LT(testing::relative_error(got[2], b_v.grad()), kExact);
+}
+
+// Beside autograd's products in the same precision, of a size that layers have.
+TEST(AdaptedLinear, in_16_bits_is_at_most_twice_as_far_off_as_the_plain_products) {
+  constexpr int64_t kT = 96, kK = 160, kN = 112, kRank = 8;
+  constexpr double kScale = 1.5;
+  UnitBuilder build("layer.0", "model.", 2);
+  build.matrix(0, {{"q.weight", kN}}, kK);
+  const UnitSpec unit = build.finish();
+  UnitBuilder lora("layer.0.lora", "", 2);
+  lora.matrix(0, {{"q.lora_A.weight", kRank}}, kK);
+  lora.matrix(1, {{"q.lora_B.weight", kN}}, kRank);
+  const UnitSpec adapter_unit = lora.finish();
+  const Adapters adapters{{adapter_unit}, {{.slot = 0, .a = 0, .rows = {{0, kN, 1}}}}, kRank, kScale};
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    at::manual_seed(4);
+    const auto draw = [&](at::IntArrayRef sizes, double spread) {
+      return (at::randn(sizes) * spread).to(dtype);
+    };
+    const at::Tensor flat = draw({unit.elements}, 0.08), adapter_flat = draw({adapter_unit.elements}, 0.1),
+                     x = draw({kT, kK}, 1), dy = draw({kT, kN}, 1);
+    // y, dx, dA, dB by autograd in `precision`.
+    const auto by_autograd = [&](at::ScalarType precision) {
+      const auto leaf = [&](const at::Tensor& values) {
+        return values.to(precision).clone().requires_grad_();
+      };
+      const std::vector<at::Tensor> w = bind_weights(flat, unit),
+                                    ab = bind_weights(adapter_flat, adapter_unit);
+      const at::Tensor leaf_x = leaf(x), a = leaf(ab[0]), b = leaf(ab[1]);
+      const at::Tensor y = leaf_x.mm(w[0].to(precision).t()) + leaf_x.mm(a.t()).mm(b.t()) * kScale;
+      y.backward(dy.to(precision));
+      return std::vector{y.detach(), leaf_x.grad(), a.grad(), b.grad()};
+    };
+    const auto truth = by_autograd(at::kDouble), plain = by_autograd(dtype);
+
+    const at::NoGradGuard no_grad;
+    UnitWeights w = bind_weights(flat, unit);
+    w.adapt(adapter_flat, adapter_unit, adapters);
+    const at::Tensor gradient = at::empty({adapter_unit.elements}, at::kFloat);
+    UnitGradients frozen(unit, at::kCPU,
+                         std::make_unique<UnitGradients>(gradient, adapter_unit, SumState::undefined));
+    add_adapted_linear_gradients(frozen, w, 0, 1, dy, x);
+    frozen.finish();
+    const std::vector<at::Tensor> sums = bind_weights(gradient, adapter_unit);
+    const std::vector ours{adapted_linear(x, w, 0, 1), adapted_linear_backward(dy, w, 0), sums[0], sums[1]};
+    for (size_t i = 0; i < ours.size(); ++i) {
+      const auto error = [&](const at::Tensor& got) { return (got - truth[i]).norm().item<double>(); };
+      EXPECT_LE(error(ours[i]), 2 * error(plain[i])) << i << " in " << dtype;
+      EXPECT_GT(error(plain[i]), 0);
+    }
+  }
+}
+
+TEST(AdaptedLinear, is_what_a_merged_matrix_makes) {
+  at::manual_seed(2);
+  const Case c;
+  at::Tensor merged = c.flat.clone();
+  merge_adapters(c.unit, merged, c.adapter_unit, c.adapter_flat, c.adapters);
+  const UnitWeights of_merged = bind_weights(merged, c.unit);
+  EXPECT_LT(
+      testing::relative_error(adapted_linear(c.x, of_merged, 0, 1), adapted_linear(c.x, c.weights(), 0, 1)),
+      1e-13);
+  const std::vector<at::Tensor> before = bind_weights(c.flat, c.unit);
+  EXPECT_TRUE(of_merged[0].narrow(0, 4, 3).equal(before[0].narrow(0, 4, 3))) << "k is not adapted";
+  EXPECT_TRUE(of_merged[1].equal(before[1]));
+}
+
+TEST(Adapters, of_every_layer_have_pefts_names_and_shapes) {
+  const Adapters adapters = adapters_of("llama", {.rank = 3, .alpha = 6, .targets = {"all-linear"}});
+  ASSERT_EQ(adapters.units.size(), 2U);
+  EXPECT_EQ(adapters.scale, 2);
+  EXPECT_THAT(adapted_modules(adapters),
+              ElementsAre("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"));
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const ParameterSpec& spec : adapters.units[1].parameters) shapes[spec.name] = spec.shape;
+  EXPECT_EQ(shapes.size(), 14U);
+  const std::string prefix = "base_model.model.model.layers.1.";
+  EXPECT_THAT(shapes.at(prefix + "self_attn.k_proj.lora_A.weight"), ElementsAre(3, 32));
+  EXPECT_THAT(shapes.at(prefix + "self_attn.k_proj.lora_B.weight"), ElementsAre(16, 3));
+  EXPECT_THAT(shapes.at(prefix + "mlp.down_proj.lora_A.weight"), ElementsAre(3, 48));
+  EXPECT_THAT(shapes.at(prefix + "mlp.down_proj.lora_B.weight"), ElementsAre(32, 3));
+}
+
+TEST(Adapters, cost_a_token_four_products_of_the_model_and_six_of_their_own) {
+  const ModelConfig config = model("llama");
+  ModelLayout layout = make_model_layout(config);
+  const auto of_model = static_cast<double>(layout.matmul_parameter_count());
+  EXPECT_EQ(layout.flops_per_token(), 6 * of_model);
+  layout.adapters = make_adapters(config, layout, {.rank = 2, .alpha = 2, .targets = {"v_proj"}}, "test");
+  EXPECT_EQ(layout.trained_parameter_count(), 2 * 2 * (32 + 16));
+  EXPECT_EQ(layout.flops_per_token(), 4 * of_model + 6 * 2 * 2 * (32 + 16));
+}
+
+TEST(Adapters, of_a_mixture_leave_router_and_experts_out) {
+  EXPECT_THAT(adapted_modules(adapters_of("qwen3_moe", {.rank = 1, .alpha = 1, .targets = {"all-linear"}})),
+              ElementsAre("q_proj", "k_proj", "v_proj", "o_proj"));
+}
+
+TEST(Adapters, refuse_modules_that_are_not_there_or_not_adapted_and_models_without_any) {
+  const auto message = [](const char* fixture, const std::vector<std::string>& targets) {
+    return testing::message_of<ConfigError>(
+        [&] { adapters_of(fixture, {.rank = 2, .alpha = 2, .targets = targets}); });
+  };
+  EXPECT_THAT(message("llama", {"q_proj", "qproj"}),
+              AllOf(HasSubstr("LoRA of 'qproj'"), HasSubstr("down_proj"), HasSubstr("all-linear")));
+  EXPECT_THAT(message("llama", {"lm_head"}), HasSubstr("'lm_head'"));
+  EXPECT_THAT(message("qwen3_moe", {"gate_proj"}), AllOf(HasSubstr("'gate_proj'"), HasSubstr("o_proj")));
+  EXPECT_THAT(message("llama", {"layers.1.self_attn.q_proj"}), HasSubstr("some layers alone"));
+  EXPECT_THAT(message("llama", {"layers.0.self_attn.k_proj", "layers.1.self_attn.v_proj"}),
+              HasSubstr("some layers alone"));
+  EXPECT_THAT(message("bert", {"all-linear"}), HasSubstr("built for decoders"));
+  for (const char* text : {"q_proj,,v_proj", "['q_proj']", ".*_proj", "all-linear,q_proj"})
+    EXPECT_THAT(testing::message_of<ConfigError>([&] { lora_targets(text); }), HasSubstr("names with commas"))
+        << text;
+  EXPECT_THAT(lora_targets("q_proj, v_proj"), ElementsAre("q_proj", "v_proj"));
+  EXPECT_THAT(lora_targets("q_proj,self_attn.v_proj"), ElementsAre("q_proj", "self_attn.v_proj"));
+}
+
+TEST(Adapters, begin_uniform_in_a_and_zero_in_b_by_seed_and_name_alone) {
+  const Adapters all = adapters_of("llama", {.rank = 8, .alpha = 8, .targets = {"all-linear"}});
+  const Adapters some = adapters_of("llama", {.rank = 8, .alpha = 8, .targets = {"o_proj"}});
+  const auto values = [](const Adapters& adapters, const std::string& end, uint64_t seed) {
+    const UnitSpec& unit = adapters.units[1];
+    const at::Tensor flat = initial_adapter_values(unit, seed);
+    for (const ParameterSpec& spec : unit.parameters)
+      if (spec.name.ends_with(end)) return parameter_view(flat, spec).clone();
+    return at::Tensor();
+  };
+  const at::Tensor a = values(all, "down_proj.lora_A.weight", 3);
+  const double bound = 1 / std::sqrt(48.0);
+  EXPECT_LE(a.abs().max().item<double>(), bound);
+  EXPECT_GT(a.abs().max().item<double>(), 0.95 * bound);
+  EXPECT_NEAR(a.std().item<double>(), bound / std::sqrt(3), 0.1 * bound);
+  EXPECT_FALSE(a.equal(values(all, "down_proj.lora_A.weight", 4)));
+  EXPECT_TRUE(values(all, "o_proj.lora_A.weight", 3).equal(values(some, "o_proj.lora_A.weight", 3)));
+  EXPECT_EQ(values(all, "o_proj.lora_B.weight", 3).abs().max().item<double>(), 0);
+}
+
+TEST(AdapterFolder, is_read_as_it_was_written_and_asks_for_its_own_rank_and_modules) {
+  const testing::TemporaryFolder folder;
+  const LoraConfig lora{.rank = 2, .alpha = 5, .rslora = true, .targets = {"v_proj", "up_proj"}};
+  const Adapters adapters = adapters_of("llama", lora);
+  EXPECT_NEAR(adapters.scale, 5 / std::sqrt(2.0), 1e-15);
+  const auto values = [&](int64_t layer) {
+    return initial_adapter_values(adapters.units[static_cast<size_t>(layer)], 9);
+  };
+  write_adapter(folder.path(), adapters, adapter_config(lora, adapters, "org/model"), values);
+  const AdapterFolder read = read_adapter_config(folder.path());
+  EXPECT_EQ(read.model, "org/model");
+  LoraOptions options;
+  options.adapter = folder.path();
+  const ModelConfig config = model("llama");
+  ModelLayout layout = make_model_layout(config);
+  EXPECT_EQ(add_adapters(layout, config, options).scale(), adapters.scale);
+  const CheckpointReader reader = open_adapter(folder.path());
+  at::Tensor flat = at::ones({layout.trained()[1].elements});
+  reader.read_unit(layout.trained()[1], flat);
+  EXPECT_TRUE(flat.equal(values(1)));
+  options.rank = 4;
+  EXPECT_THAT(testing::message_of<ConfigError>([&] { add_adapters(layout, config, options); }),
+              HasSubstr("leave --lora_r"));
+}
+
+TEST(AdapterFolder, that_asks_for_what_is_not_built_is_refused_by_name) {
+  const testing::TemporaryFolder folder;
+  const Json sound = {{"peft_type", "LORA"}, {"r", 2}, {"lora_alpha", 4}, {"target_modules", {"q_proj"}}};
+  const auto message = [&](const Json& more) {
+    Json config = sound;
+    config.update(more);
+    std::ofstream(folder.path() / kAdapterConfigFile) << config;
+    const ModelConfig model_config = model("llama");
+    ModelLayout layout = make_model_layout(model_config);
+    LoraOptions options;
+    options.adapter = folder.path();
+    return testing::message_of<Error>([&] { add_adapters(layout, model_config, options); });
+  };
+  EXPECT_THAT(message({{"peft_type", "IA3"}}), HasSubstr("peft_type is 'IA3'"));
+  const Json not_built = {{"use_dora", true},
+                          {"bias", "all"},
+                          {"modules_to_save", {"lm_head"}},
+                          {"rank_pattern", {{"q_proj", 4}}},
+                          {"layers_to_transform", {0}},
+                          {"a_key_of_tomorrow", 3}};
+  for (const auto& [key, value] : not_built.items())
+    EXPECT_THAT(message({{key, value}}), AllOf(HasSubstr(key), HasSubstr("not built"))) << key;
+  EXPECT_THAT(message({{"init_lora_weights", "pissa"}}), HasSubstr("changes the model's weights too"));
+  EXPECT_THAT(message({{"target_modules", Json::array()}}), HasSubstr("expected a list"));
+  EXPECT_THAT(message({{"r", 0}}), HasSubstr("\"r\" is 0"));
+}
+
+}  // namespace
+}  // namespace trireme::lora_test

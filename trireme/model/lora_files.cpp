@@ -1,0 +1,189 @@
+#include "trireme/model/lora_files.h"
+
+#include <algorithm>
+#include <array>
+
+#include "trireme/base/durable_file.h"
+#include "trireme/base/error.h"
+#include "trireme/base/folder_entries.h"
+#include "trireme/base/safetensors_writer.h"
+#include "trireme/model/computed_fields.h"
+#include "trireme/model/unit_weights.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+constexpr const char* kLora = "LORA";
+constexpr const char* kNoLora = "none";
+constexpr double kMostAlpha = 1e9;
+constexpr int64_t kMostRank = 1 << 20;
+
+// Of adapter_config.json, what nothing here depends on.
+constexpr auto kWithoutMeaning =
+    std::to_array({"auto_mapping", "base_model_name_or_path", "revision", "inference_mode", "task_type",
+                   "peft_version", "megatron_core", "loftq_config", "eva_config", "corda_config",
+                   "lora_ga_config", "qalora_group_size", "ensure_weight_tying", "runtime_config"});
+// What is obeyed.
+constexpr auto kObeyed = std::to_array(
+    {"peft_type", "r", "lora_alpha", "use_rslora", "target_modules", "lora_dropout", "init_lora_weights"});
+// First values that leave the model's own weights as they are: others (pissa, olora, ...) change them.
+constexpr auto kInitsOfAdaptersAlone = std::to_array({"gaussian", "eva", "orthogonal"});
+
+bool means_nothing(const Json& value) {
+  return value.is_null() || value == false || value == "none" ||
+         ((value.is_array() || value.is_object()) && value.empty());
+}
+
+std::vector<std::string> targets_of(const Json& json, const std::string& origin) {
+  const Json* value = find_field(json, "target_modules", origin);
+  std::vector<std::string> targets;
+  if (value != nullptr && value->is_string()) {
+    targets.push_back(value->get<std::string>());
+  } else if (value != nullptr && value->is_array()) {
+    for (const Json& name : *value) {
+      if (!name.is_string())
+        throw DataError(cat(origin, ": target_modules holds ", quotation(name), ", expected names"));
+      targets.push_back(name.get<std::string>());
+    }
+  }
+  if (targets.empty())
+    throw DataError(cat(origin, ": target_modules is ", quotation(value == nullptr ? Json() : *value),
+                        ", expected a list of modules' names"));
+  return targets;
+}
+
+LoraConfig resolve(const LoraOptions& options) {
+  if (options.adapter.empty())
+    return {options.rank, options.alpha, options.rslora, lora_targets(options.targets)};
+  const LoraOptions unless_given;
+  if (options.rank != unless_given.rank || options.alpha != unless_given.alpha ||
+      options.rslora != unless_given.rslora || options.targets != unless_given.targets)
+    throw ConfigError(
+        cat("--adapter ", options.adapter.string(),
+            " says its rank, scale and modules itself; leave --lora_r, --lora_alpha, --use_rslora "
+            "and --lora_target_modules out"));
+  return read_adapter_config(options.adapter).config;
+}
+
+}  // namespace
+
+bool is_adapter_folder(const fs::path& dir) {
+  return is_there(dir / kAdapterConfigFile);
+}
+
+AdapterFolder read_adapter_config(const fs::path& dir) {
+  const fs::path file = dir / kAdapterConfigFile;
+  if (!is_there(file))
+    throw ConfigError(
+        cat("--adapter ", dir.string(), ": there is no ", kAdapterConfigFile,
+            " in it; expected a folder that PEFT's save_pretrained or trireme export wrote, or a "
+            "checkpoint of a run with LoRA"));
+  const std::string origin = file.string();
+  const Json json = read_json(file);
+  if (const std::string type = text_value(json, "peft_type", origin, ""); type != kLora)
+    throw ConfigError(cat(origin, ": peft_type is '", quotation(type), "'; LORA alone is built"));
+  for (const auto& [key, value] : json.items())
+    if (!std::ranges::count(kWithoutMeaning, key) && !std::ranges::count(kObeyed, key) &&
+        !means_nothing(value))
+      throw ConfigError(cat(origin, ": ", quotation(key), " is ", quotation(value), ", which is not built"));
+  if (const Json init = json.value("init_lora_weights", Json());
+      !init.is_null() && !init.is_boolean() && !std::ranges::count(kInitsOfAdaptersAlone, init))
+    throw ConfigError(cat(origin, ": init_lora_weights is ", quotation(init),
+                          ", which changes the model's weights too; let PEFT convert the adapter "
+                          "(save_pretrained with path_initial_model_for_weight_conversion)"));
+  AdapterFolder adapter;
+  adapter.config.rank = whole_number(json, "r", {1, kMostRank}, origin);
+  adapter.config.alpha = finite_number(json, "lora_alpha", 0, kMostAlpha, origin);
+  adapter.config.rslora = true_or_false(json, "use_rslora", origin, false);
+  adapter.config.targets = targets_of(json, origin);
+  adapter.model = text_value(json, "base_model_name_or_path", origin, "");
+  adapter.dropout = finite_number(json, "lora_dropout", 0, 1, origin, 0);
+  return adapter;
+}
+
+std::string name_of_base_model(const fs::path& model_dir) {
+  const fs::path path = fs::absolute(model_dir).lexically_normal();
+  // models--org--name/snapshots/REVISION
+  const fs::path snapshots = path.parent_path();
+  const std::string folder = snapshots.parent_path().filename();
+  constexpr std::string_view kModels = "models--", kSlash = "--";
+  const size_t slash = folder.find(kSlash, kModels.size());
+  if (snapshots.filename() != "snapshots" || !folder.starts_with(kModels) || slash == std::string::npos)
+    return path.string();
+  return folder.substr(kModels.size(), slash - kModels.size()) + "/" + folder.substr(slash + kSlash.size());
+}
+
+Json adapter_config(const LoraConfig& lora, const Adapters& adapters, const std::string& model) {
+  return {{"peft_type", kLora},
+          {"task_type", "CAUSAL_LM"},
+          {"base_model_name_or_path", model},
+          {"inference_mode", true},
+          {"r", lora.rank},
+          {"lora_alpha", lora.alpha},
+          {"use_rslora", lora.rslora},
+          {"lora_dropout", 0.0},
+          {"bias", "none"},
+          {"fan_in_fan_out", false},
+          {"target_modules", adapted_modules(adapters)}};
+}
+
+LoraConfig add_adapters(ModelLayout& layout, const ModelConfig& config, const LoraOptions& options) {
+  if (!options.given()) return {};
+  const LoraConfig lora = resolve(options);
+  layout.adapters = make_adapters(
+      config, layout, lora,
+      options.adapter.empty() ? "--lora_target_modules" : (options.adapter / kAdapterConfigFile).string());
+  return lora;
+}
+
+ModelConfig with_positions_of_adapter(const ModelConfig& model, const fs::path& adapter) {
+  if (!is_there(adapter / "config.json")) return model;
+  ModelConfig trained = read_model_config(adapter);
+  const Json then = computed_fields(trained), now = computed_fields(model);
+  for (const auto& [field, value] : then.items()) {
+    const bool of_positions = field.find("rope") != std::string::npos || field == "max_position_embeddings";
+    if (!of_positions && now.value(field, Json()) != value)
+      throw ConfigError(cat("the adapter in ", adapter.string(), " was trained with ", field, " ",
+                            quotation(value), ", and the model has ", quotation(now.value(field, Json())),
+                            "; give the model that it belongs to"));
+  }
+  return trained;
+}
+
+std::string lora_of_run(const ModelConfig& config, const LoraOptions& options) {
+  ModelLayout layout = make_model_layout(config);
+  const LoraConfig lora = add_adapters(layout, config, options);
+  return layout.adapted() ? text_of_lora(lora, adapted_modules(layout.adapters)) : kNoLora;
+}
+
+std::string lora_of_checkpoint(const fs::path& checkpoint) {
+  if (!is_adapter_folder(checkpoint)) return kNoLora;
+  const LoraConfig lora = read_adapter_config(checkpoint).config;
+  return text_of_lora(lora, lora.targets);
+}
+
+CheckpointReader open_adapter(const fs::path& dir) {
+  return CheckpointReader(dir, kAdapterWeightsFile);
+}
+
+void write_adapter(const fs::path& out_dir, const Adapters& adapters, const Json& config,
+                   const std::function<at::Tensor(int64_t layer)>& unit_flat) {
+  const at::NoGradGuard no_grad;
+  std::vector<SafetensorsSpec> specs;
+  for (const UnitSpec& unit : adapters.units)
+    for (const ParameterSpec& spec : unit.parameters) specs.push_back({spec.name, "F32", spec.shape});
+  SafetensorsWriter writer(out_dir / kAdapterWeightsFile, specs);
+  for (size_t layer = 0; layer < adapters.units.size(); ++layer) {
+    const at::Tensor flat = unit_flat(static_cast<int64_t>(layer));
+    for (const ParameterSpec& spec : adapters.units[layer].parameters) {
+      const at::Tensor values = parameter_view(flat, spec).contiguous();
+      writer.write(spec.name, values.const_data_ptr<float>(), static_cast<int64_t>(values.nbytes()));
+    }
+  }
+  writer.finish();
+  replace_file(out_dir / kAdapterConfigFile, config.dump(2) + "\n");
+}
+
+}  // namespace trireme
