@@ -61,8 +61,8 @@ at::Tensor adapted_linear(const at::Tensor& x_Tk, const UnitWeights& w, size_t m
 
 at::Tensor adapted_linear_of_rows(const at::Tensor& x_Tk, const UnitWeights& w, size_t matrix, size_t bias,
                                   int64_t rows) {
-  const at::Tensor out = linear_forward(x_Tk, w[matrix].narrow(0, 0, rows),
-                                        w[bias].defined() ? w[bias].narrow(0, 0, rows) : w[bias]);
+  at::Tensor out = linear_forward(x_Tk, w[matrix].narrow(0, 0, rows),
+                                  w[bias].defined() ? w[bias].narrow(0, 0, rows) : w[bias]);
   add_adapters(out, x_Tk, w, matrix);
   return out;
 }

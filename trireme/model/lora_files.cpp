@@ -131,7 +131,7 @@ Json adapter_config(const LoraConfig& lora, const Adapters& adapters, const std:
 
 LoraConfig add_adapters(ModelLayout& layout, const ModelConfig& config, const LoraOptions& options) {
   if (!options.given()) return {};
-  const LoraConfig lora = resolve(options);
+  LoraConfig lora = resolve(options);
   layout.adapters = make_adapters(
       config, layout, lora,
       options.adapter.empty() ? "--lora_target_modules" : (options.adapter / kAdapterConfigFile).string());
