@@ -7,8 +7,6 @@
 #include "trireme/model/lora_files.h"
 #include "trireme/train/base_weights.h"
 
-namespace fs = std::filesystem;
-
 namespace trireme {
 namespace {
 
