@@ -32,6 +32,12 @@ std::string problem_of(const TrainOptions& options) {
   return testing::message_of<ConfigError>([&] { train_on_ranks(1, options); });
 }
 
+// To the bit: `rest` is a run whose steps are counted from `steps_before` of `whole` on.
+void expect_the_end_of(const TinyOutcome& whole, const TinyOutcome& rest, int64_t steps_before = 0) {
+  for (const auto& [step, loss] : rest.losses) EXPECT_EQ(loss, whole.losses.at(step + steps_before)) << step;
+  EXPECT_EQ(tensors_of(rest.outcome.checkpoint), tensors_of(whole.outcome.checkpoint));
+}
+
 TEST(LoraRun, learns_with_adapters_alone_and_its_checkpoint_holds_nothing_else) {
   const TinyRun run;
   TrainOptions options = adapted(run, "run");
@@ -60,9 +66,7 @@ TEST(LoraRun, that_was_stopped_goes_on_to_the_bit_on_every_zero_stage) {
     options.output_dir = run.folder() / (name + "-stopped");
     train_on_ranks(2, options, 3);
     options.resume_from_checkpoint = "true";
-    const TinyOutcome rest = train_on_ranks(2, options);
-    for (const auto& [step, loss] : rest.losses) EXPECT_EQ(loss, whole.losses.at(step)) << step;
-    EXPECT_EQ(tensors_of(rest.outcome.checkpoint), tensors_of(whole.outcome.checkpoint));
+    expect_the_end_of(whole, train_on_ranks(2, options));
   }
 }
 
@@ -101,9 +105,7 @@ TEST(LoraRun, is_continued_from_its_adapters_and_their_optimizer_states) {
   next.continue_run = options.output_dir;
   next.engine.lora.adapter = continued_checkpoint(options.output_dir);
   next.context_stages = "32:4:5e-3";
-  const TinyOutcome second = train_on_ranks(2, next);
-  for (const auto& [step, loss] : second.losses) EXPECT_EQ(loss, both.losses.at(step + 5)) << step;
-  EXPECT_EQ(tensors_of(second.outcome.checkpoint), tensors_of(both.outcome.checkpoint));
+  expect_the_end_of(both, train_on_ranks(2, next), /*steps_before=*/5);
 }
 
 TEST(LoraRun, begins_with_the_values_of_an_adapter) {
@@ -135,9 +137,7 @@ TEST(LoraRun, goes_on_without_the_folder_that_it_began_with_also_in_another_engi
   train_on_ranks(2, options, 2);
   std::filesystem::remove_all(adapter);
   options.resume_from_checkpoint = "true";
-  const TinyOutcome rest = train_on_ranks(2, options);
-  for (const auto& [step, loss] : rest.losses) EXPECT_EQ(loss, whole.losses.at(step)) << step;
-  EXPECT_EQ(tensors_of(rest.outcome.checkpoint), tensors_of(whole.outcome.checkpoint));
+  expect_the_end_of(whole, train_on_ranks(2, options));
 }
 
 TEST(LoraRun, refuses_an_adapter_that_was_trained_with_dropout_or_other_positions) {

@@ -121,30 +121,31 @@ void Engine::make_stores(at::ScalarType tile_dtype) {
   if (beside_gpu &&
       (options.offload.parameters != Offload::none || options.offload.optimizer != Offload::none))
     pinned_ = std::make_shared<PinnedPool>(make_host_pinning(options.device));
-  ParameterSettings parameters{tile_dtype,
-                               options.device,
-                               options.offload.parameters,
-                               options.offload.optimizer,
-                               spill_.get(),
-                               options.purpose == Purpose::training,
-                               copy_stream_for(options.offload.parameters),
-                               pinned_};
-  const auto make_parameters = [&](const std::vector<FlatUnit>& of, bool shard_values, bool shard_masters) {
-    return shard_values ? make_sharded_parameters(of, all, parameters)
-                        : make_replicated_parameters(of, all, shard_masters, parameters);
+  const ParameterSettings parameters{tile_dtype,
+                                     options.device,
+                                     options.offload.parameters,
+                                     options.offload.optimizer,
+                                     spill_.get(),
+                                     options.purpose == Purpose::training,
+                                     copy_stream_for(options.offload.parameters),
+                                     pinned_};
+  const auto make_parameters = [&](const std::vector<FlatUnit>& of, const ParameterSettings& settings,
+                                   bool shard_masters) {
+    return options.zero == ZeroStage::parameters
+               ? make_sharded_parameters(of, all, settings)
+               : make_replicated_parameters(of, all, shard_masters, settings);
   };
-  const bool shard_values = options.zero == ZeroStage::parameters;
   if (layout_.adapted()) {
-    ParameterSettings of_adapters = parameters;
-    parameters.masters = false;
-    parameters.optimizer = Offload::none;  // nothing of them is stepped
-    frozen_ = make_parameters(flat_units(layout_.units), shard_values, false);
+    ParameterSettings of_model = parameters, of_adapters = parameters;
+    of_model.masters = false;
+    of_model.optimizer = Offload::none;  // nothing of it is stepped
+    frozen_ = make_parameters(flat_units(layout_.units), of_model, false);
     // So small that every rank has all of them.
     of_adapters.parameters = Offload::none;
     of_adapters.copies = nullptr;
     parameters_ = make_replicated_parameters(units, all, shard, of_adapters);
   } else {
-    parameters_ = make_parameters(units, shard_values, shard);
+    parameters_ = make_parameters(units, parameters, shard);
   }
 
   if (options.purpose == Purpose::evaluation) return;

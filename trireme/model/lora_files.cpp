@@ -153,9 +153,10 @@ ModelConfig with_positions_of_adapter(const ModelConfig& model, const fs::path& 
 }
 
 std::string lora_of_run(const ModelConfig& config, const LoraOptions& options) {
+  if (!options.given()) return kNoLora;
   ModelLayout layout = make_model_layout(config);
   const LoraConfig lora = add_adapters(layout, config, options);
-  return layout.adapted() ? text_of_lora(lora, adapted_modules(layout.adapters)) : kNoLora;
+  return text_of_lora(lora, adapted_modules(layout.adapters));
 }
 
 std::string lora_of_checkpoint(const fs::path& checkpoint) {
