@@ -9,6 +9,8 @@
 The file holds input_ids and labels [B, S] int64 (labels aligned with the inputs, -100 ignored), loss, logits
 [B, S, V] and grad.<parameter name>, all fp32. The loss is the model's own: the mean over valid shifted labels; of a
 BERT over those 15 of 100 positions that were chosen to be predicted, unshifted.
+Of a model that reads images too, the whole model is run on tokens alone, and gradients are those of its language model,
+under the names that this has by itself.
 Attention is the eager kind. With --dtype float64 (the default) everything but the rotary tables is computed in
 fp64 and rounded once at the end, so that what a comparison sees is the other side's error alone.
 
@@ -30,7 +32,7 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 import torch
 from safetensors.torch import save_file
 from torch.overrides import TorchFunctionMode
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForMaskedLM
 from transformers.utils import logging
 
 logging.disable_progress_bar()
@@ -74,6 +76,8 @@ def scale_weights(model, factor, seed):
 
 
 def auto_class(config):
+    if config.get_text_config() is not config:
+        return AutoModelForImageTextToText
     return AutoModelForMaskedLM if config.model_type == "bert" else AutoModelForCausalLM
 
 
@@ -93,6 +97,7 @@ def with_adapter(model, path):
 
 def draw_batch(config, batch, seq, seed):
     """Random ids and labels; the padding id, whose lookups transformers leaves without gradient, is among them."""
+    config = config.get_text_config()
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, config.vocab_size, (batch, seq), generator=generator)
     if config.pad_token_id is not None:
@@ -138,11 +143,17 @@ def reference(model, input_ids, labels):
 
 def gradients(model):
     """Of every parameter that is trained, under its names in files; zero where the loss does not reach it."""
-    trained = [(name.replace(".default.", "."), parameter) for name, parameter in model.named_parameters()
-               if parameter.requires_grad]
+    whole = model.config.get_text_config() is not model.config
+    trained = [(name.replace(".default.", ".").replace("model.language_model.", "model."), parameter)
+               for name, parameter in model.named_parameters()
+               if parameter.requires_grad and not (whole and reads_images(name))]
     return {"grad." + in_file: gradient.float() for name, parameter in trained for in_file, gradient
             in names_in_file(model.config.model_type, name,
                              torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)}
+
+
+def reads_images(name):
+    return any(part in name for part in ("vision_tower.", "multi_modal_projector.", "visual."))
 
 
 def names_in_file(model_type, name, tensor):
@@ -166,7 +177,7 @@ def packed_reference(model, input_ids, labels, pieces):
     shift = 0 if model.config.model_type == "bert" else 1
     positions = torch.zeros_like(input_ids)
     attention_mask = torch.zeros_like(input_ids)
-    logits = torch.zeros(*input_ids.shape, model.config.vocab_size)
+    logits = torch.zeros(*input_ids.shape, model.config.get_text_config().vocab_size)
     labels = labels.clone()
     for row, begin, end in pieces:
         positions[row, begin:end] = torch.arange(end - begin)

@@ -27,7 +27,7 @@ def draw(rng, family):
               "hidden_size": heads * rng.choice([8, 16, 32]), "intermediate_size": rng.choice([40, 96]),
               "num_key_value_heads": key_value_heads, "vocab_size": rng.choice([50, 320])}
     maybe = lambda key, *values: config.update({key: rng.choice(values)}) if rng.random() < 0.6 else None
-    if heads in (4, 8) and rng.random() < 0.3 and not family.startswith("gemma") and family not in ("mixtral", "qwen3_moe"):
+    if heads in (4, 8) and rng.random() < 0.3 and not family.startswith(("gemma", "ministral")) and family not in ("mixtral", "qwen3_moe"):
         config["num_key_value_heads"] = None
     maybe("head_dim", 8, 16, 24)
     maybe("tie_word_embeddings", True, False)
@@ -64,6 +64,20 @@ def draw(rng, family):
             maybe("decoder_sparse_step", 1)
             maybe("mlp_only_layers", [], None)
             maybe("attention_bias", True, False)
+    if family.startswith("ministral"):
+        config["head_dim"] = rng.choice([8, 24])  # transformers' ministral needs it
+        maybe("sliding_window", None, 17)
+        if family == "ministral":
+            if config.get("sliding_window", 1) and rng.random() < 0.5:
+                config["layer_types"] = [rng.choice(["full_attention", "sliding_attention"])
+                                         for _ in range(config["num_hidden_layers"])]
+        else:
+            config["rope_parameters"] = {
+                "rope_type": rng.choice(["yarn", "linear", "default"]), "rope_theta": rng.choice([10000.0, 1e6]), "factor": 4.0,
+                "original_max_position_embeddings": rng.choice([64, 1024]), "llama_4_scaling_beta": rng.choice([0.1, 0.3])}
+            if config["rope_parameters"]["rope_type"] == "default":
+                del config["rope_parameters"]["factor"]
+            return config
     if family.startswith("gemma"):
         config["hidden_size"] = heads * rng.choice([8, 16, 32])
         maybe("pad_token_id", 5, None)
@@ -96,7 +110,7 @@ def expected(config_json):
     windows = []
     for layer in model.model.layers:
         window = getattr(layer.self_attn, "sliding_window", None)
-        if config.model_type in ("mistral", "mixtral"):
+        if config.model_type in ("mistral", "mixtral", "ministral3"):
             window = config.sliding_window
         if config.model_type == "gemma3_text" and not layer.self_attn.is_sliding:
             window = 0
@@ -137,6 +151,9 @@ def main():
         rows.append(json.dumps({"config": config, "expected": expected(config)}))
     for number in range(12):
         config = draw(rng, ["mixtral", "qwen3_moe"][number % 2])
+        rows.append(json.dumps({"config": config, "expected": expected(config)}))
+    for number in range(12):
+        config = draw(rng, ["ministral", "ministral3"][number % 2])
         rows.append(json.dumps({"config": config, "expected": expected(config)}))
     out = pathlib.Path(__file__).resolve().parent / "fixtures" / "configs.json"
     out.write_text("[\n" + ",\n".join(rows) + "\n]\n")

@@ -217,6 +217,29 @@ TEST(RopeOverride, starts_from_the_length_of_pretraining_however_often) {
   EXPECT_EQ(with_rope(llama(), pinned(yarn, longer)).max_position_embeddings, 4 * 32768);
 }
 
+TEST(RopeOverride, queries_stay_scaled_by_the_length_of_pretraining) {
+  const ModelConfig ministral = parse_model_config({{"model_type", "ministral3"},
+                                                    {"max_position_embeddings", 262144},
+                                                    {"rope_parameters",
+                                                     {{"rope_type", "yarn"},
+                                                      {"rope_theta", 1e6},
+                                                      {"factor", 16},
+                                                      {"original_max_position_embeddings", 16384},
+                                                      {"llama_4_scaling_beta", 0.1}}}},
+                                                   "ministral3");
+  for (const char* scaling : {"yarn:64", "linear:64", "dynamic:64", "llama3:64", "default"}) {
+    SCOPED_TRACE(scaling);
+    const ModelConfig stretched = with(scaling, ministral);
+    ASSERT_TRUE(stretched.rope.query_scaling.has_value());
+    EXPECT_EQ(stretched.rope.query_scaling->beta, 0.1);
+    EXPECT_EQ(stretched.rope.query_scaling->original_positions, 16384);
+    EXPECT_EQ(position_reach(stretched), std::string(scaling) == "default" ? 16384 : 1048576);
+    EXPECT_EQ(computed_fields(stretched)["rope query scaling beta"], 0.1);
+    EXPECT_EQ(stretched.raw["rope_parameters"]["original_max_position_embeddings"], 16384)
+        << "read by transformers";
+  }
+}
+
 TEST(RopeOverride, theta_alone_grows_the_positions_to_the_length_and_keeps_a_scaling) {
   const RopeOverride theta{.scaling = "", .theta = 5e6, .longest_tokens = 32768};
   const ModelConfig config = with_rope(llama(), theta);

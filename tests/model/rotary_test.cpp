@@ -2,6 +2,9 @@
 // make_rope_fixtures.py).
 #include "trireme/model/rotary.h"
 
+#include <cmath>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "tests/support/source_folder.h"
@@ -49,6 +52,21 @@ TEST(Rotary, tables_equal_those_of_transformers_for_every_kind_in_both_forms) {
           << "sin at " << position;
     }
   }
+}
+
+// 1 + beta log(1 + floor(position / length of pretraining)), in fp64.
+TEST(Rotary, queries_are_scaled_by_how_often_their_position_holds_the_length_of_pretraining) {
+  ModelConfig config = parse_model_config(rope_tables()[0]["config"], "a model");
+  EXPECT_FALSE(table_of(config, 100, 0, 1).query_scale.defined());
+  config.rope.query_scaling = QueryScaling{.beta = 0.1, .original_positions = 16384};
+  const std::vector<int64_t> positions{0, 16383, 16384, 32767, 32768, 1'000'000};
+  const at::Tensor scale =
+      make_rotary_table(config, config.rope, 1 << 20, at::tensor(positions, at::kLong)).query_scale;
+  ASSERT_EQ(scale.scalar_type(), at::kFloat);
+  for (size_t i = 0; i < positions.size(); ++i)
+    EXPECT_NEAR(scale[static_cast<int64_t>(i)].item<double>(),
+                1 + 0.1 * std::log(1 + std::floor(static_cast<double>(positions[i]) / 16384)), 1e-7)
+        << positions[i];
 }
 
 TEST(Rotary, a_shard_s_table_is_a_slice_of_the_whole_sequence_s) {

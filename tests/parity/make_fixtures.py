@@ -71,6 +71,21 @@ def bert(hidden, heads, intermediate, **more):
             "layer_norm_eps": 1e-12, **more}
 
 
+def whole(model_type, text, vision, **more):
+    """A model that reads images too; what does is as small as it can be."""
+    return {"model_type": model_type, "text_config": text, "vision_config": vision, **more}
+
+
+SIGLIP = {"model_type": "siglip_vision_model", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+          "num_attention_heads": 1, "image_size": 8, "patch_size": 4}
+PIXTRAL = {"model_type": "pixtral", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+           "num_attention_heads": 1, "head_dim": 8, "image_size": 8, "patch_size": 4}
+QWEN_VISION = {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 1, "patch_size": 2, "out_hidden_size": 32}
+# As published: positions of pretraining far below those that are reached, and queries scaled behind them.
+MINISTRAL3_ROPE = {"type": "yarn", "rope_type": "yarn", "rope_theta": 10000.0, "factor": 16.0,
+                   "original_max_position_embeddings": 16, "max_position_embeddings": 512, "beta_fast": 32.0,
+                   "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3}
+
 # name: (config.json as written, B, S). Both forms of rotary keys are kept as written here.
 CASES = {
     "llama": (model("llama", 4, 2, rope_parameters=DEFAULT), 2, 61),
@@ -115,8 +130,25 @@ CASES = {
     # Weights of the chosen experts do not sum to one; all experts are chosen, so that each token has every gradient.
     "qwen3_moe_all": (mixture("qwen3_moe", 4, 4, "num_experts", moe_intermediate_size=8, tie_word_embeddings=True), 1, 61),
     "qwen3_moe_sparse": (mixture("qwen3_moe", 6, 2, moe_intermediate_size=8, norm_topk_prob=False), 1, 128),
+    "ministral": (model("ministral", 4, 2, head_dim=8, sliding_window=23, layer_types=["sliding_attention", "full_attention"],
+                        rope_parameters=DEFAULT), 1, 61),
+    "ministral3": (model("ministral3", 4, 2, head_dim=12, rope_parameters=MINISTRAL3_ROPE), 2, 61),
+    "gemma3_whole": (whole("gemma3", gemma3(rope_parameters=by_type(DEFAULT)), SIGLIP, mm_tokens_per_image=4), 1, 61),
+    # A head of its own, of which only the files tell.
+    "mistral3_whole": (whole("mistral3", model("mistral", 4, 2, head_dim=12, sliding_window=None, rope_parameters=DEFAULT),
+                             PIXTRAL, tie_word_embeddings=False), 1, 61),
+    "mistral3_ministral3": (whole("mistral3", model("ministral3", 4, 2, head_dim=12, tie_word_embeddings=True,
+                                                    rope_parameters=MINISTRAL3_ROPE), PIXTRAL), 1, 61),
+    "qwen2_5_vl": (whole("qwen2_5_vl", model("qwen2_5_vl_text", 4, 2, rope_parameters={
+        **DEFAULT, "mrope_section": [1, 1, 2]}), {**QWEN_VISION, "fullatt_block_indexes": [0]}), 1, 61),
+    "qwen3_vl": (whole("qwen3_vl", model("qwen3_vl_text", 4, 2, head_dim=12, rope_parameters={
+        **DEFAULT, "mrope_section": [2, 2, 2], "mrope_interleaved": True}),
+        {**QWEN_VISION, "deepstack_visual_indexes": [0], "num_position_embeddings": 16}), 1, 61),
 }
 
+
+# name: keys that the model is made by and that its file does not say.
+UNWRITTEN = {"mistral3_whole": ["tie_word_embeddings"]}
 
 # name: (lengths of documents, tokens of padding at the end of each row), for packed.safetensors and padded.safetensors
 # beside reference.safetensors. Each document is run alone.
@@ -129,6 +161,7 @@ PACKED = {
     "qwen3_moe": ("40,1,5", None),
     "gemma3": ("40,1,5", None),
     "gemma3_dynamic": ("70,1", None),
+    "ministral3": ("40,1,5", None),
 }
 PADDED = {
     "llama": ("30", "0,17"),
@@ -202,8 +235,8 @@ def make(name, seed):
     net.save_pretrained(out)
     # save_pretrained rewrites the configuration in today's form; the fixture keeps the one above.
     (out / "generation_config.json").unlink(missing_ok=True)
-    architecture = type(net).__name__
-    (out / "config.json").write_text(json.dumps({"architectures": [architecture], **config}, indent=2) + "\n")
+    written = {key: value for key, value in config.items() if key not in UNWRITTEN.get(name, ())}
+    (out / "config.json").write_text(json.dumps({"architectures": [type(net).__name__], **written}, indent=2) + "\n")
 
     load = lambda: hf_reference.load(out)
     input_ids, labels = hf_reference.draw_batch(net.config, batch, seq, seed + 1)

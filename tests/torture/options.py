@@ -29,7 +29,8 @@ def ended(arena, *words):
 
 
 def draw_model(arena, random, folder):
-    preset = random.choice(["tiny", "tiny-mistral", "tiny-qwen2", "tiny-qwen3", "tiny-gemma3", "tiny-mixtral", "tiny-qwen3-moe"])
+    preset = random.choice(["tiny", "tiny-mistral", "tiny-qwen2", "tiny-qwen3", "tiny-gemma3", "tiny-mixtral", "tiny-qwen3-moe",
+                            "tiny-ministral3"])
     heads, kv_heads, width = random.choice(HEADS)
     sizes = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "num_hidden_layers": random.choice([1, 2, 3]),
              "hidden_size": heads * width, "intermediate_size": random.choice([40, 100, 177])}

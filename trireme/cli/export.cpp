@@ -15,6 +15,7 @@
 #include "trireme/model/checkpoint_files.h"
 #include "trireme/model/lora_files.h"
 #include "trireme/model/rope_override.h"
+#include "trireme/model/whole_model_writer.h"
 #include "trireme/train/base_weights.h"
 #include "trireme/train/checkpoint_names.h"
 #include "trireme/train/run_directory.h"
@@ -61,9 +62,7 @@ void refuse_own_model(const fs::path& out, const fs::path& model) {
   std::error_code ignored;
   if (fs::equivalent(out, model, ignored))
     throw ConfigError(
-        cat("--out ", out.string(),
-            " is the model beside which the adapter was trained, and which it needs; choose another "
-            "folder"));
+        cat("--out ", out.string(), " is the model that is read for it; choose another folder"));
 }
 
 // PEFT takes positions from the model alone.
@@ -108,8 +107,12 @@ void export_model(const ExportFlags& flags, const fs::path& source) {
     static_cast<void>(with_positions_of_adapter(read_model_config(model), source));
   }
   const ModelLayout layout = make_model_layout(config);
-  const at::ScalarType dtype =
-      flags.dtype == "auto" ? dtype_of_model(config) : parse_weight_dtype(flags.dtype);
+  const fs::path whole = flags.into.empty() ? fs::path() : find_model_directory(flags.into);
+  if (!whole.empty()) refuse_own_model(flags.out, whole);
+  const std::string whole_type = whole.empty() ? "" : check_whole_model(whole, layout);
+  const at::ScalarType dtype = !whole.empty()          ? dtype_of_whole_model(whole, layout)
+                               : flags.dtype == "auto" ? dtype_of_model(config)
+                                                       : parse_weight_dtype(flags.dtype);
   const CheckpointReader reader(model);
   ModelOutput output(flags.out, flags.overwrite);
   int64_t elements = 0;
@@ -125,8 +128,17 @@ void export_model(const ExportFlags& flags, const fs::path& source) {
     elements += spec.elements;
     return flat;
   };
-  write_checkpoint(output.path(), config, layout, unit_values, dtype, source);
+  if (whole.empty())
+    write_checkpoint(output.path(), config, layout, unit_values, dtype, source);
+  else
+    write_whole_model(output.path(), whole, config, layout, unit_values);
   output.publish();
+  if (!whole.empty()) {
+    std::cout << "exported " << source.string() << " as the language model inside " << whole.string()
+              << " to " << flags.out.string() << ": a " << whole_type
+              << ", whose other tensors are as they were" << std::endl;
+    return;
+  }
   std::cout << "exported " << source.string() << (adapter ? cat(", merged into ", model.string(), ",") : "")
             << " (" << format_count(layout.parameter_count()) << " parameters) to " << flags.out.string()
             << ": " << name_of_weight_dtype(dtype) << (flags.dtype == "auto" ? ", as the model had, " : ", ")
@@ -144,6 +156,10 @@ void ExportFlags::declare(OptionList& list) {
       "of a run with LoRA: make one model of the adapter and its model; else the adapter, as PEFT has it");
   list.text("model_name_or_path", model,
             "with --merge: where the model is that the adapter was trained beside, if not where it was");
+  list.text(
+      "into", into,
+      "a model that reads images too, whose language model was trained: write it whole, with the trained "
+      "one inside; else the language model by itself");
   list.choice("dtype", dtype, {"auto", "float32", "bfloat16", "float16"},
               "of the weights; auto: as the model had that was trained (torch_dtype of its config.json)");
   list.flag("overwrite", overwrite, "replace the model in a folder that is not empty");
@@ -166,6 +182,9 @@ int run_export(const std::vector<std::string>& arguments) {
   refuse_unread_flag(parser, !flags.merge, "model_name_or_path", "without --merge; give that too");
   refuse_unread_flag(parser, adapted && !flags.merge, "dtype",
                      "for an adapter, which is written in float32; give --merge");
+  refuse_unread_flag(parser, adapted && !flags.merge, "into", "for an adapter by itself; give --merge");
+  refuse_unread_flag(parser, !flags.into.empty(), "dtype",
+                     "with --into: values have the dtype of that model's");
   const at::NoGradGuard no_grad;
   if (adapted && !flags.merge)
     export_adapter(flags, source);

@@ -15,6 +15,7 @@ struct ExportFlags {
   bool overwrite = false;
   bool merge = false;
   std::string model;
+  std::string into;
 
   void declare(OptionList& list);
 };

@@ -61,6 +61,26 @@ constexpr const char* kMistral7b = R"({
   "bos_token_id": 1, "eos_token_id": 2
 })";
 
+constexpr const char* kMistralSmall24b = R"({
+  "model_type": "mistral", "architectures": ["MistralForCausalLM"],
+  "hidden_size": 5120, "intermediate_size": 32768, "num_hidden_layers": 40,
+  "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+  "vocab_size": 131072, "max_position_embeddings": 131072, "rope_theta": 1000000000.0, "sliding_window": null,
+  "bos_token_id": 1, "eos_token_id": 2
+})";
+
+// Stretched from 16K before it was published, its queries scaled by their position.
+constexpr const char* kMinistral3_8b = R"({
+  "model_type": "ministral3", "architectures": ["Ministral3ForCausalLM"],
+  "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 34,
+  "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+  "vocab_size": 131072, "max_position_embeddings": 262144, "sliding_window": null, "rope_theta": 1000000.0,
+  "rope_parameters": {"rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0,
+                      "original_max_position_embeddings": 16384, "beta_fast": 32.0, "beta_slow": 1.0,
+                      "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1},
+  "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 11
+})";
+
 constexpr const char* kQwen2_7b = R"({
   "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"],
   "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
@@ -159,6 +179,11 @@ const std::vector<ModelPreset>& model_presets() {
        llama_with(R"({"model_type": "mistral", "architectures": ["MistralForCausalLM"], "head_dim": 16,
                       "sliding_window": 256})"),
        true},
+      {"tiny-ministral3",
+       "the same, stretched from 64 positions by YaRN, with queries scaled by their position",
+       llama_with(R"({"model_type": "ministral3", "architectures": ["Ministral3ForCausalLM"], "head_dim": 16,
+                      "rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 16384.0, "original_max_position_embeddings": 64, "llama_4_scaling_beta": 0.1}})"),
+       true},
       {"tiny-qwen2", "the same with biases and tied embeddings",
        llama_with(R"({"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"],
                       "tie_word_embeddings": true})"),
@@ -188,6 +213,10 @@ const std::vector<ModelPreset>& model_presets() {
        llama_with(kSmallQwen3Moe), false},
       {"llama3-8b", "the sizes of Llama 3.1 8B", llama_with(kLlama3_8b), false},
       {"mistral-7b", "the sizes of Mistral 7B v0.1, window 4,096", llama_with(kMistral7b), false},
+      {"mistral-small-24b", "the sizes of the language model of Mistral Small 3.1 and 3.2",
+       llama_with(kMistralSmall24b), false},
+      {"ministral3-8b", "the sizes of the language model of Ministral 3 8B", llama_with(kMinistral3_8b),
+       false},
       {"qwen2-7b", "the sizes of Qwen2.5 7B, 28 query heads", llama_with(kQwen2_7b), false},
       {"qwen3-4b", "the sizes of Qwen3 4B, tied embeddings", llama_with(kQwen3_4b), false},
       {"qwen3-30b-a3b", "the sizes of Qwen3-30B-A3B of July 2025 (Instruct, Coder): 128 experts",

@@ -290,7 +290,10 @@ std::string Engine::description() const {
   const EngineOptions& options = options_;
   const at::ScalarType storage = storage_dtype(options.precision);
   const at::ScalarType tile = forecast_inputs_.tile_bytes < kFloat_bytes ? storage : at::kFloat;
-  std::string text = "attention " + attention_kernel();
+  std::string text = config_.inside.empty()
+                         ? ""
+                         : cat("the language model of a ", config_.inside, ", which reads no images here; ");
+  text += "attention " + attention_kernel();
   const int64_t heads = round_up(forecast_inputs_.rank_heads, options.head_chunks) / options.head_chunks;
   const std::string documents = local_attention_->for_documents(
       {heads, config_.num_attention_heads / config_.num_key_value_heads, config_.head_dim});

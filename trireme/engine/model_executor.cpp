@@ -100,7 +100,9 @@ std::vector<RotaryTable> ModelExecutor::rotary_of(const TokenBatch& batch,
                                                   const at::Tensor& positions) const {
   std::vector<RotaryTable> tables(static_cast<size_t>(config_.num_hidden_layers));
   if (!config_.rotates) return tables;
-  const RotaryTable table = rotary_table(config_.rope, batch, positions);
+  RotaryTable table = rotary_table(config_.rope, batch, positions);
+  const auto& scaling = config_.rope.query_scaling;
+  if (scaling && batch.layout.tokens <= scaling->original_positions) table.query_scale.reset();  // all are 1
   const RotaryTable of_windows =
       config_.window_rope ? rotary_table(*config_.window_rope, batch, positions) : table;
   for (size_t layer = 0; layer < tables.size(); ++layer)

@@ -5,6 +5,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/model/finite_values.h"
+#include "trireme/model/language_model.h"
 #include "trireme/model/unit_weights.h"
 
 namespace trireme {
@@ -53,9 +54,16 @@ at::ScalarType dtype_of(const SafetensorsEntry& stored) {
                       "; quantized weights cannot be trained"));
 }
 
+const SafetensorsEntry* CheckpointReader::find(const std::string& name) const {
+  if (const SafetensorsEntry* found = weights_.find(name)) return found;
+  for (const std::string& inside : names_inside(name))
+    if (const SafetensorsEntry* found = weights_.find(inside)) return found;
+  return nullptr;
+}
+
 const SafetensorsEntry& CheckpointReader::stored(const ParameterSpec& spec) const {
-  const SafetensorsEntry* found = weights_.find(spec.name);
-  if (found == nullptr && !spec.other_name.empty()) found = weights_.find(spec.other_name);
+  const SafetensorsEntry* found = find(spec.name);
+  if (found == nullptr && !spec.other_name.empty()) found = find(spec.other_name);
   if (found == nullptr) refuse_missing(weights_, spec);
   if (found->shape != spec.shape)
     throw DataError(cat(found->describe(), ": config.json asks for the shape ", at::IntArrayRef(spec.shape),
@@ -66,9 +74,9 @@ const SafetensorsEntry& CheckpointReader::stored(const ParameterSpec& spec) cons
 
 const SafetensorsEntry* CheckpointReader::second_stored(const ParameterSpec& spec,
                                                         const ModelLayout& layout) const {
-  const SafetensorsEntry* first = weights_.find(spec.name);
+  const SafetensorsEntry* first = find(spec.name);
   for (const TiedName& tied : layout.tied_names) {
-    const SafetensorsEntry* second = tied.parameter == spec.name ? weights_.find(tied.name) : nullptr;
+    const SafetensorsEntry* second = tied.parameter == spec.name ? find(tied.name) : nullptr;
     if (first == nullptr || second == nullptr) continue;
     if (second->shape != first->shape || second->dtype != first->dtype) refuse_untied(*second, layout);
     return second;
@@ -78,7 +86,7 @@ const SafetensorsEntry* CheckpointReader::second_stored(const ParameterSpec& spe
 
 void refuse_untied(const SafetensorsEntry& second, const ModelLayout& layout) {
   for (const TiedName& tied : layout.tied_names)
-    if (tied.name == second.name)
+    if (second.name.ends_with(tied.name))
       throw DataError(cat(second.describe(), ": differs from '", tied.parameter, "'; ", tied.differs_hint));
   throw InternalError(cat("tensor ", second.name, " is no second name"));
 }
@@ -109,14 +117,18 @@ void CheckpointReader::read_unit(const UnitSpec& unit, at::Tensor& flat) const {
 
 std::vector<std::string> CheckpointReader::unused_names(const ModelLayout& layout) const {
   std::set<std::string> used;
+  const auto use = [&](const std::string& name) {
+    used.insert(name);
+    for (const std::string& inside : names_inside(name)) used.insert(inside);
+  };
   for (const UnitSpec& unit : layout.units)
-    for (const ParameterSpec& spec : unit.parameters) used.insert({spec.name, spec.other_name});
+    for (const ParameterSpec& spec : unit.parameters)
+      for (const std::string& name : {spec.name, spec.other_name}) use(name);
+  for (const TiedName& second : layout.tied_names) use(second.name);
   std::vector<std::string> unused;
   for (const std::string& name : weights_.names()) {
-    const bool tied = std::any_of(layout.tied_names.begin(), layout.tied_names.end(),
-                                  [&](const TiedName& second) { return second.name == name; });
     const auto contained = [&](const std::string& text) { return name.find(text) != std::string::npos; };
-    if (!tied && used.count(name) == 0 &&
+    if (used.count(name) == 0 &&
         std::none_of(layout.unread_names.begin(), layout.unread_names.end(), contained))
       unused.push_back(name);
   }

@@ -35,6 +35,9 @@ class CheckpointReader {
   int64_t read_bytes() const { return weights_.read_bytes(); }  // so far, headers included
 
  private:
+  // Under the name, or those that it has inside a model that reads images too; null when absent.
+  const SafetensorsEntry* find(const std::string& name) const;
+
   SafetensorsSet weights_;
 };
 

@@ -12,6 +12,9 @@ Json number_or_null(const std::optional<double>& number) {
 // `of`: whose rotary embedding, before each name.
 Json rope_fields(const RopeConfig& rope, const std::string& of) {
   Json fields = {{of + "rope_theta", rope.theta}, {of + "rope_type", name_of(rope.kind)}};
+  if (rope.query_scaling)
+    fields.update({{of + "rope query scaling beta", rope.query_scaling->beta},
+                   {of + "rope query scaling positions", rope.query_scaling->original_positions}});
   if (rope.kind == RopeKind::standard) return fields;
   fields.update({{of + "rope factor", rope.factor},
                  {of + "rope original_max_position_embeddings", rope.original_max_position_embeddings},

@@ -115,7 +115,8 @@ std::vector<int64_t> layer_windows(const ConfigKeys& keys, const DecoderKind& ki
   const bool chosen = kind.windows == Windows::chosen_layers, patterned = kind.windows == Windows::by_pattern;
   std::optional<int64_t> window;
   const bool by_use = chosen || kind.windows == Windows::all_layers_if_used;
-  if (patterned || kind.windows == Windows::all_layers ||
+  const bool listed = kind.windows == Windows::by_layer_types;
+  if (patterned || listed || kind.windows == Windows::all_layers ||
       (by_use && keys.boolean("use_sliding_window", false)))
     window = keys.integer_or_null("sliding_window", kind.silent_window);
   if (kind.windows == Windows::none && keys.boolean("use_sliding_window", false))
@@ -152,7 +153,7 @@ std::vector<int64_t> layer_windows(const ConfigKeys& keys, const DecoderKind& ki
                                      chosen ? "set use_sliding_window true and sliding_window to its width"
                                             : "this model has no sliding_window"));
     // Mistral and Llama classes do not read layer_types: what it says must be what they do.
-    if (!chosen && !patterned && sliding != (windows[layer] != 0))
+    if (!chosen && !patterned && !listed && sliding != (windows[layer] != 0))
       keys.refuse("layer_types",
                   cat("layer ", layer, " is ", type, ", but transformers' ", keys.text("model_type", ""),
                       " ignores this key and would ", windows[layer] != 0 ? "slide" : "not slide"));
@@ -230,7 +231,7 @@ ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind
   if (kind.gemma3)
     read_gemma3(keys, config);
   else
-    config.rope = parse_rope_config(keys, config, kind.rope_theta);
+    config.rope = parse_rope_config(keys, config, {kind.rope_theta, kind.scales_queries});
 
   config.bos_token_id = keys.first_integer("bos_token_id", kind.bos_token_id);
   config.eos_token_id = keys.first_integer("eos_token_id", kind.eos_token_id);

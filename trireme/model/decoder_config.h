@@ -20,8 +20,8 @@ struct DecoderKind {
   enum class AttentionBias { by_key, none, qkv };
   // Which layers slide: none; all, where sliding_window is set; all, where use_sliding_window says so as well;
   // those of use_sliding_window and max_window_layers, or as layer_types says; as layer_types says, or all but
-  // each n-th.
-  enum class Windows { none, all_layers, all_layers_if_used, chosen_layers, by_pattern };
+  // each n-th; as layer_types says, or all.
+  enum class Windows { none, all_layers, all_layers_if_used, chosen_layers, by_pattern, by_layer_types };
 
   const char* model_type;
   // What transformers assumes where the file is silent.
@@ -43,6 +43,7 @@ struct DecoderKind {
   Windows windows = Windows::none;
   std::optional<int64_t> silent_window = 4096;  // where the file does not name it
   bool gemma = false;                           // GeGLU, norms that add one, a scaled embedding
+  bool scales_queries = false;                  // RopeConfig::query_scaling (Ministral 3)
   bool gemma3 = false;  // norms after each part, another rope where layers slide, query_pre_attn_scalar
 };
 

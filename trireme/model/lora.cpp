@@ -14,7 +14,6 @@ namespace trireme {
 namespace {
 
 constexpr const char* kAllLinear = "all-linear";
-constexpr const char* kPrefix = "base_model.model.";  // of PEFT's names
 constexpr std::string_view kWeight = ".weight";
 
 std::string module_of(const ParameterSpec& spec) {
@@ -47,7 +46,7 @@ class AdapterBuilder {
 
   void add_layer(const UnitSpec& unit) {
     // A for each slot, B for each parameter.
-    UnitBuilder build(unit.name + ".lora", kPrefix, 2 * unit.parameters.size());
+    UnitBuilder build(unit.name + ".lora", kAdapterPrefix, 2 * unit.parameters.size());
     std::vector<AdaptedMatrix> matrices;
     size_t tensor = 0;
     for (const size_t slot : slots_) {

@@ -19,6 +19,9 @@
 
 namespace trireme {
 
+// Before the names of a model that PEFT has adapted.
+inline constexpr const char* kAdapterPrefix = "base_model.model.";
+
 struct LoraOptions {
   int64_t rank = 0;  // r; 0: no adapters, unless `adapter` says more
   double alpha = 32;

@@ -149,6 +149,7 @@ ModelConfig with_positions_of_adapter(const ModelConfig& model, const fs::path& 
                             quotation(value), ", and the model has ", quotation(now.value(field, Json())),
                             "; give the model that it belongs to"));
   }
+  trained.inside = model.inside;
   return trained;
 }
 

@@ -7,6 +7,7 @@
 #include "trireme/base/attention_squares.h"
 #include "trireme/base/error.h"
 #include "trireme/model/decoder_config.h"
+#include "trireme/model/language_model.h"
 #include "trireme/model/model_family.h"
 
 namespace trireme {
@@ -86,7 +87,10 @@ ModelConfig parse_model_config(const Json& json, const std::string& origin, cons
 
 ModelConfig read_model_config(const std::filesystem::path& model_dir, const ModelFamilies& families) {
   const auto file = model_dir / "config.json";
-  return parse_model_config(read_json(file), file.string(), families);
+  const LanguageModel model = language_model_of(read_json(file), file.string(), model_dir);
+  ModelConfig config = parse_model_config(model.config, file.string(), families);
+  config.inside = model.inside;
+  return config;
 }
 
 }  // namespace trireme

@@ -33,6 +33,13 @@ constexpr auto enum_names(RopeKind) {
                                             {llama3, "llama3"}});
 }
 
+// Queries at position p of a document are multiplied by 1 + beta log(1 + floor(p / original_positions)), so that
+// attention stays sharp over more keys than in pretraining (Llama 4, Ministral 3).
+struct QueryScaling {
+  double beta = 0;
+  int64_t original_positions = 0;
+};
+
 struct RopeConfig {
   RopeKind kind = RopeKind::standard;
   double theta = 10000;
@@ -48,6 +55,7 @@ struct RopeConfig {
   // llama3
   double low_freq_factor = 1;
   double high_freq_factor = 4;
+  std::optional<QueryScaling> query_scaling;
 };
 
 // A family's `parse` fills the sizes, mlp_kept_width, norm_eps and layer_window, and clears `rotates` where
@@ -94,7 +102,8 @@ struct ModelConfig {
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> eos_token_id;  // the first one when the file lists several
   std::optional<int64_t> pad_token_id;
-  Json raw;  // the file as read, which export writes back
+  std::string inside;  // model_type of the model that this is the language model of; else empty
+  Json raw;            // the file as read (of a language model inside: its own), which export writes back
 
   int64_t query_width() const { return num_attention_heads * head_dim; }
   int64_t key_value_width() const { return num_key_value_heads * head_dim; }
@@ -115,7 +124,7 @@ struct ModelConfig {
 // `origin` is named in errors; `families` are those that may be meant.
 ModelConfig parse_model_config(const Json& json, const std::string& origin,
                                const ModelFamilies& families = model_families());
-// DIR/config.json
+// DIR/config.json; of a model that reads images too, its language model (language_model.h).
 ModelConfig read_model_config(const std::filesystem::path& model_dir,
                               const ModelFamilies& families = model_families());
 

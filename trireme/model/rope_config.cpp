@@ -37,10 +37,10 @@ struct KeysBeside {
 
 int64_t original_length(const ConfigKeys& keys, const ConfigKeys& rope, const ModelConfig& config,
                         const KeysBeside& beside) {
-  const bool outside = beside.original_length && keys.has("original_max_position_embeddings");
+  const bool outside = beside.original_length && keys.has(kOriginalPositions);
   const ConfigKeys& holder = outside ? keys : rope;
-  const int64_t length = holder.integer("original_max_position_embeddings", config.max_position_embeddings);
-  if (length < 1) holder.refuse("original_max_position_embeddings", "expected 1 or more");
+  const int64_t length = holder.integer(kOriginalPositions, config.max_position_embeddings);
+  if (length < 1) holder.refuse(kOriginalPositions, "expected 1 or more");
   return length;
 }
 
@@ -106,9 +106,8 @@ RopeConfig parse_rope(const ConfigKeys& keys, const ConfigKeys& rope, const Mode
       break;
     case RopeKind::dynamic_ntk:
       result.factor = scaling_factor(rope);
-      if (rope.integer("original_max_position_embeddings", config.max_position_embeddings) !=
-          config.max_position_embeddings)
-        rope.refuse("original_max_position_embeddings",
+      if (rope.integer(kOriginalPositions, config.max_position_embeddings) != config.max_position_embeddings)
+        rope.refuse(kOriginalPositions,
                     "dynamic NTK starts from max_position_embeddings and ignores this key; remove it, and "
                     "set max_position_embeddings to the length of pretraining");
       if (config.head_dim == 2) keys.refuse("head_dim", "dynamic NTK needs at least 4");
@@ -125,6 +124,16 @@ RopeConfig parse_rope(const ConfigKeys& keys, const ConfigKeys& rope, const Mode
   return result;
 }
 
+QueryScaling parse_query_scaling(const ConfigKeys& rope) {
+  QueryScaling scaling;
+  scaling.beta = required_number(rope, kQueryScalingBeta);
+  if (!(scaling.beta >= 0)) rope.refuse(kQueryScalingBeta, "expected 0 or more");
+  if (!rope.has(kOriginalPositions))
+    rope.refuse(kOriginalPositions, "this model's scaling of queries needs it");
+  scaling.original_positions = rope.size(kOriginalPositions, 0);
+  return scaling;
+}
+
 const Json& empty_object() {
   static const Json empty = Json::object();
   return empty;
@@ -133,25 +142,21 @@ const Json& empty_object() {
 }  // namespace
 
 std::vector<std::string> rope_keys() {
-  return {"rope_type",
-          "type",
-          "rope_theta",
-          "factor",
-          "beta_fast",
-          "beta_slow",
-          "mscale",
-          "attention_factor",
-          "mscale_all_dim",
-          "truncate",
-          "low_freq_factor",
-          "high_freq_factor",
-          "original_max_position_embeddings"};
+  return {"rope_type",       "type",      "rope_theta",      "factor",
+          "beta_fast",       "beta_slow", "mscale",          "attention_factor",
+          "mscale_all_dim",  "truncate",  "low_freq_factor", "high_freq_factor",
+          kOriginalPositions};
 }
 
-RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config, double silent_theta) {
+RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config, const RopeOfFamily& family) {
   const char* const key = filled(keys, "rope_scaling") ? "rope_scaling" : "rope_parameters";
   const ConfigKeys rope(filled(keys, key) ? keys.json()[key] : empty_object(), keys.origin(), cat(key, "."));
-  return parse_rope(keys, rope, config, {.silent_theta = silent_theta});
+  RopeConfig result = parse_rope(keys, rope, config, {.silent_theta = family.silent_theta});
+  if (family.scales_queries) {
+    result.query_scaling = parse_query_scaling(rope);
+    result.original_max_position_embeddings = result.query_scaling->original_positions;
+  }
+  return result;
 }
 
 LayerRopes parse_layer_ropes(const ConfigKeys& keys, const ModelConfig& config) {
@@ -175,7 +180,7 @@ LayerRopes parse_layer_ropes(const ConfigKeys& keys, const ModelConfig& config) 
       parse_rope(keys, full, config, {"rope_theta", 1'000'000, false}),
       parse_rope(keys, of_type(kSlidingAttention), config, {"rope_local_base_freq", 10000, false})};
   // Gemma 3 was stretched before it was published: its positions are those that it reaches.
-  if (ropes.full.kind == RopeKind::linear && !full.has("original_max_position_embeddings"))
+  if (ropes.full.kind == RopeKind::linear && !full.has(kOriginalPositions))
     ropes.full.original_max_position_embeddings = std::max<int64_t>(
         1, std::llround(static_cast<double>(config.max_position_embeddings) / ropes.full.factor));
   return ropes;

@@ -7,13 +7,19 @@
 
 namespace trireme {
 
+inline constexpr const char* kOriginalPositions = "original_max_position_embeddings";
+inline constexpr const char* kQueryScalingBeta = "llama_4_scaling_beta";
+
 // What is read inside the rope dictionary.
 std::vector<std::string> rope_keys();
 
 // `config` must already hold head_dim and max_position_embeddings. ConfigError: an unknown kind, a missing or
 // nonsensical value, parameters of types of layers.
-// `silent_theta`: where the file says none.
-RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config, double silent_theta);
+struct RopeOfFamily {
+  double silent_theta = 10000;  // where the file says none
+  bool scales_queries = false;  // it must say how
+};
+RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config, const RopeOfFamily& family);
 
 // The same of a model whose sliding layers have another one (Gemma 3): `rope_parameters` then has an object
 // for each type of layer. In the older form `rope_scaling` and `rope_theta` are of layers of full attention,

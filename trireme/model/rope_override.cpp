@@ -174,6 +174,10 @@ ModelConfig with_rope(const ModelConfig& config, const RopeOverride& override) {
                               number_text(theta), " of --rope_scaling; leave one of them out"));
     }
   }
+  if (const auto& scaling = config.rope.query_scaling) {
+    rope[kQueryScalingBeta] = scaling->beta;
+    if (!rope.contains(kOriginalPositions)) rope[kOriginalPositions] = scaling->original_positions;
+  }
   theta = override.theta.value_or(theta);
   if (kind == RopeKind::standard && override.theta) {
     const Json positions = json.value("max_position_embeddings", Json());
@@ -195,6 +199,7 @@ ModelConfig with_rope(const ModelConfig& config, const RopeOverride& override) {
   }
   ModelConfig result = parse_model_config(
       json, "the model's config.json with --rope_scaling and --rope_theta", {config.family});
+  result.inside = config.inside;
   check_sliding_layers(config, result);
   return result;
 }

@@ -11,6 +11,7 @@
 //   dynamic                max_position_embeddings = original, from which transformers stretches
 //   theta alone            max_position_embeddings grows to the length that is asked for
 //
+// A model that scales its queries by their position (QueryScaling) goes on doing so.
 // Of a model whose sliding layers have a rotary embedding of their own (Gemma 3) it is that of the others.
 #pragma once
 

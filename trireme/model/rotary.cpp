@@ -100,6 +100,11 @@ at::Tensor inverse_frequencies(const ModelConfig& config, const RopeConfig& rope
   throw InternalError("unknown rope kind");
 }
 
+at::Tensor query_scale(const QueryScaling& scaling, const at::Tensor& positions) {
+  const at::Tensor stretches = at::floor_divide(positions, scaling.original_positions).to(at::kFloat);
+  return stretches.log1p().mul(scaling.beta).add(1);
+}
+
 }  // namespace
 
 RotaryFrequencies rotary_frequencies(const ModelConfig& config, const RopeConfig& rope,
@@ -117,7 +122,10 @@ RotaryTable make_rotary_table(const ModelConfig& config, const RopeConfig& rope,
   const RotaryFrequencies frequencies = rotary_frequencies(config, rope, sequence_tokens);
   const at::Tensor inverse = frequencies.inverse.to(positions.device());
   const at::Tensor angles = positions.to(at::kFloat).unsqueeze(1).mul(inverse);
-  return {angles.cos().mul(frequencies.attention_scaling), angles.sin().mul(frequencies.attention_scaling)};
+  RotaryTable table{angles.cos().mul(frequencies.attention_scaling),
+                    angles.sin().mul(frequencies.attention_scaling)};
+  if (rope.query_scaling) table.query_scale = query_scale(*rope.query_scaling, positions);
+  return table;
 }
 
 }  // namespace trireme

@@ -22,6 +22,8 @@ RotaryFrequencies rotary_frequencies(const ModelConfig& config, const RopeConfig
 struct RotaryTable {
   at::Tensor cos;  // [count, D / 2]
   at::Tensor sin;  // [count, D / 2]
+  // [count]: of queries, after their rotation (QueryScaling); undefined: all 1.
+  at::Tensor query_scale = {};
 };
 RotaryTable make_rotary_table(const ModelConfig& config, const RopeConfig& rope, int64_t sequence_tokens,
                               const at::Tensor& positions);

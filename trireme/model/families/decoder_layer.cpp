@@ -9,6 +9,7 @@
 // place of x1.
 #include "trireme/model/families/decoder_layer.h"
 
+#include <algorithm>
 #include <tuple>
 #include <utility>
 
@@ -43,6 +44,7 @@ class DecoderLayer final : public Layer {
     at::Tensor flat = projected.view({projected.size(0), -1});
     adapted_linear_into(flat, normed, w, kQkv, kQkvBias);
     rotate_heads(projected, rotary_heads(layer, first_row), qkv_TND);
+    scale_queries(layer.rotary.query_scale, first_row, qkv_TND);
   }
 
   void before_attention_backward(const LayerTensors& layer, UnitGradients& gradients, const at::Tensor& x_TM,
@@ -63,6 +65,8 @@ class DecoderLayer final : public Layer {
         in_place ? dqkv_TND : at::empty(dqkv_TND.sizes(), dqkv_TND.options().dtype(dtype));
     rotate_heads_backward(dqkv_TND, rotary, before, projected, gradients.to_add(kQueryNorm),
                           gradients.to_add(kKeyNorm));
+    // The scale of a token's queries passes through their rotation, and no family has it beside a norm of them.
+    scale_queries(layer.rotary.query_scale, first_row, projected);
     const at::Tensor flat = projected.view({projected.size(0), -1});
     add_adapted_linear_gradients(gradients, w, kQkv, kQkvBias, flat, normed);
     norm_backward(config_, adapted_linear_backward(flat, w, kQkv), x_TM, w[kAttentionNorm], dx_TM,
@@ -109,6 +113,18 @@ class DecoderLayer final : public Layer {
   }
 
  private:
+  // Rows are as in RotaryHeads.
+  void scale_queries(const at::Tensor& scale, int64_t first_row, const at::Tensor& qkv_TND) const {
+    if (!scale.defined()) return;
+    const int64_t tokens = qkv_TND.size(0), rows = scale.size(0);
+    for (int64_t done = 0, count = 0; done < tokens; done += count) {
+      const int64_t row = (first_row + done) % rows;
+      count = std::min(tokens - done, rows - row);
+      const at::Tensor factors = scale.narrow(0, row, count).to(qkv_TND.scalar_type()).view({count, 1, 1});
+      qkv_TND.narrow(0, done, count).narrow(1, 0, config_.num_attention_heads).mul_(factors);
+    }
+  }
+
   // a, where there is a norm of it, and x1: both in the tile dtype.
   std::pair<at::Tensor, at::Tensor> first_residual(const UnitWeights& w, const at::Tensor& x_TM,
                                                    const at::Tensor& o_tile) const {

@@ -8,6 +8,7 @@
 #include "trireme/model/embedding.h"
 #include "trireme/model/families/decoder_layer.h"
 #include "trireme/model/families/decoder_units.h"
+#include "trireme/model/language_model.h"
 #include "trireme/model/model_family.h"
 
 namespace trireme {
@@ -60,6 +61,30 @@ constexpr DecoderKind kKinds[] = {
      .eos_token_id = 2,
      .attention_bias = AttentionBias::none,
      .windows = Windows::all_layers},
+    {.model_type = "ministral",
+     .vocab_size = 32000,
+     .intermediate_size = 14336,
+     .key_value_heads = 8,
+     .max_position_embeddings = 131072,
+     .bos_token_id = 1,
+     .eos_token_id = 2,
+     .attention_bias = AttentionBias::none,
+     .windows = Windows::by_layer_types},
+    {.model_type = "ministral3",
+     .vocab_size = 131072,
+     .intermediate_size = 14336,
+     .num_hidden_layers = 34,
+     .key_value_heads = 8,
+     .max_position_embeddings = 262144,
+     .head_dim = 128,
+     .norm_eps = 1e-5,
+     .bos_token_id = 1,
+     .eos_token_id = 2,
+     .pad_token_id = 11,
+     .attention_bias = AttentionBias::none,
+     .windows = Windows::all_layers,
+     .silent_window = {},
+     .scales_queries = true},
     {.model_type = "qwen2",
      .vocab_size = 151936,
      .intermediate_size = 22016,
@@ -200,6 +225,8 @@ ModelLayout layout(const ModelConfig& config) {
          "config.json says that the head shares the embedding; set tie_word_embeddings false there"}};
   // Saved by transformers before 4.32, computed from config.json since.
   layout.unread_names = {"rotary_emb.inv_freq"};
+  if (!config.inside.empty())
+    std::ranges::copy(image_tensor_names(), std::back_inserter(layout.unread_names));
   layout.other_forms = {
       {".lora_A.",
        "of a LoRA adapter; give the model that it belongs to, and this folder as --adapter, or "
@@ -237,7 +264,8 @@ ModelLayout layout(const ModelConfig& config) {
 const ModelFamily& llama_family() {
   using namespace llama;
   static const ModelFamily family{
-      .model_types = {"llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "gemma", "gemma3_text"},
+      .model_types = {"llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3", "mixtral", "qwen3_moe",
+                      "gemma", "gemma3_text"},
       .refused_types = {{"qwen2_moe", kOtherExperts},
                         {"qwen3_next", kOtherExperts},
                         {"deepseek_v2", kOtherExperts},
@@ -246,10 +274,7 @@ const ModelFamily& llama_family() {
                         {"llama4_text", kOtherExperts},
                         {"gemma2",
                          "the soft caps of its scores and logits are not built; gemma and gemma3_text "
-                         "are"},
-                        {"gemma3",
-                         "it reads images too; save its text model, which is a gemma3_text "
-                         "(docs/models.md)"}},
+                         "are"}},
       .config_keys = {"attention_bias",
                       "attention_dropout",
                       "bos_token_id",

@@ -1,0 +1,148 @@
+#include "trireme/model/whole_model_writer.h"
+
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/durable_file.h"
+#include "trireme/base/error.h"
+#include "trireme/base/safetensors_writer.h"
+#include "trireme/model/checkpoint_files.h"
+#include "trireme/model/language_model.h"
+#include "trireme/model/rope_override.h"
+
+#include "tests/support/error_message.h"
+#include "tests/support/source_folder.h"
+#include "tests/support/temporary_folder.h"
+
+namespace trireme {
+namespace whole_model_writer_test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::TemporaryFolder;
+
+fs::path fixture(const std::string& name) {
+  return testing::source_folder() / "tests/parity/fixtures" / name;
+}
+
+std::string bytes_of(const SafetensorsEntry& entry) {
+  std::string bytes(static_cast<size_t>(entry.bytes), '\0');
+  entry.read(0, bytes.data(), entry.bytes);
+  return bytes;
+}
+
+class WholeModelWriter : public ::testing::TestWithParam<std::string> {
+ protected:
+  static std::function<at::Tensor(int)> doubled(const ModelLayout& layout, const CheckpointReader& reader) {
+    return [&layout, &reader](int unit) {
+      const UnitSpec& spec = layout.units[static_cast<size_t>(unit)];
+      at::Tensor flat = at::zeros({spec.elements}, at::kFloat);
+      reader.read_unit(spec, flat);
+      return flat.mul_(2);
+    };
+  }
+
+  TemporaryFolder out_;
+};
+
+TEST_P(WholeModelWriter, the_language_model_is_replaced_and_every_other_tensor_is_as_it_was) {
+  const fs::path whole = fixture(GetParam());
+  const ModelConfig config = read_model_config(whole);
+  const ModelLayout layout = make_model_layout(config);
+  EXPECT_EQ(check_whole_model(whole, layout), config.inside);
+  const CheckpointReader before(whole);
+  write_whole_model(out_.path(), whole, config, layout, doubled(layout, before));
+
+  EXPECT_EQ(read_json(out_ / "config.json"), read_json(whole / "config.json"));
+  const CheckpointReader after(out_.path());
+  for (const UnitSpec& unit : layout.units) {
+    at::Tensor was = at::empty({unit.elements}, at::kFloat), is = at::empty({unit.elements}, at::kFloat);
+    before.read_unit(unit, was);
+    after.read_unit(unit, is);
+    EXPECT_TRUE(is.equal(was * 2)) << unit.name;
+  }
+  const SafetensorsSet all_before(whole), all_after(out_.path());
+  ASSERT_EQ(all_after.names(), all_before.names());
+  int of_images = 0;
+  for (const std::string& name : all_before.names())
+    for (const std::string& part : image_tensor_names())
+      if (name.find(part) != std::string::npos) {
+        ++of_images;
+        EXPECT_EQ(bytes_of(all_after.at(name)), bytes_of(all_before.at(name))) << name;
+      }
+  EXPECT_GT(of_images, 5);
+}
+INSTANTIATE_TEST_SUITE_P(Fixtures, WholeModelWriter,
+                         ::testing::Values("gemma3_whole", "mistral3_whole", "mistral3_ministral3",
+                                           "qwen2_5_vl", "qwen3_vl"));
+
+class WholeModelFolder : public WholeModelWriter {};
+INSTANTIATE_TEST_SUITE_P(Gemma3, WholeModelFolder, ::testing::Values("gemma3_whole"));
+
+TEST_P(WholeModelFolder, files_dtypes_tokenizer_and_what_prepares_images_stay_and_positions_are_the_runs) {
+  const ModelConfig config = read_model_config(fixture(GetParam()));
+  const ModelLayout layout = make_model_layout(config);
+  const CheckpointReader before(fixture(GetParam()));
+  // As published: in shards, with files beside that are no part of it.
+  const TemporaryFolder sharded;
+  const SafetensorsSet tensors(fixture(GetParam()));
+  Json index = {{"weight_map", Json::object()}};
+  std::map<std::string, std::vector<SafetensorsSpec>> files;
+  for (const std::string& name : tensors.names()) {
+    const SafetensorsEntry& entry = tensors.at(name);
+    const std::string file = name.find("layers.1") == std::string::npos ? "a.safetensors" : "b.safetensors";
+    index["weight_map"][name] = file;
+    files[file].push_back({name, "BF16", entry.shape});
+  }
+  for (const auto& [file, specs] : files) {
+    SafetensorsWriter writer(sharded / file, specs);
+    for (const SafetensorsSpec& spec : specs) {
+      const at::Tensor values = at::ones(spec.shape, at::kBFloat16);
+      writer.write(spec.name, values.const_data_ptr(), static_cast<int64_t>(values.nbytes()));
+    }
+    writer.finish();
+  }
+  replace_file(sharded / "model.safetensors.index.json", index.dump());
+  replace_file(sharded / "config.json", read_json(fixture(GetParam()) / "config.json").dump());
+  for (const char* name :
+       {"tokenizer.json", "preprocessor_config.json", "chat_template.jinja", "tokenizer.model"})
+    replace_file(sharded / name, name);
+  for (const char* name : {"consolidated.safetensors", "model.gguf"})
+    replace_file(sharded / name, "other weights");
+
+  const ModelConfig stretched = with_rope(config, {.scaling = "linear:16", .theta = {}});
+  write_whole_model(out_.path(), sharded.path(), stretched, layout, doubled(layout, before));
+  for (const char* name : {"tokenizer.json", "preprocessor_config.json", "chat_template.jinja",
+                           "tokenizer.model", "a.safetensors", "b.safetensors"})
+    EXPECT_TRUE(fs::exists(out_ / name)) << name;
+  for (const char* name : {"consolidated.safetensors", "model.gguf", "model.safetensors"})
+    EXPECT_FALSE(fs::exists(out_ / name)) << name;
+  EXPECT_EQ(dtype_of_whole_model(out_.path(), layout), at::kBFloat16);
+  const ModelConfig written = read_model_config(out_.path());
+  EXPECT_EQ(written.max_position_embeddings, stretched.max_position_embeddings);
+  EXPECT_EQ(written.rope.factor, 16);
+  const CheckpointReader after(out_.path());
+  for (const UnitSpec& unit : layout.units) {
+    at::Tensor is = at::empty({unit.elements}, at::kFloat);
+    after.read_unit(unit, is);
+    at::Tensor expected = doubled(layout, before)(static_cast<int>(&unit - layout.units.data()));
+    EXPECT_TRUE(is.equal(expected.to(at::kBFloat16).to(at::kFloat))) << unit.name;
+  }
+}
+
+TEST_P(WholeModelFolder, another_model_than_the_runs_is_refused) {
+  const ModelLayout layout = make_model_layout(read_model_config(fixture(GetParam())));
+  EXPECT_THAT(message_of<ConfigError>([&] { check_whole_model(fixture("gemma3"), layout); }),
+              HasSubstr("no language model inside"));
+  EXPECT_THAT(message_of<ConfigError>([&] { check_whole_model(fixture("qwen3_vl"), layout); }),
+              AllOf(HasSubstr("not of the checkpoint's sizes"), HasSubstr("expected model.")));
+}
+
+}  // namespace
+}  // namespace whole_model_writer_test
+}  // namespace trireme

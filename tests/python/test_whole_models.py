@@ -1,0 +1,127 @@
+"""Models that read images too: the engine trains the language model inside as AdamW does in Transformers' whole model, and what is exported, by itself
+or inside again, has the run's loss there.
+"""
+
+import json
+import pathlib
+import sys
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+from test_lora import LENGTH, RATE, STEPS, TEXTS, loss_of, losses_of, run, train
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "parity"))
+import make_fixtures
+
+
+@pytest.fixture(scope="module", params=["gemma3_whole", "mistral3_ministral3", "qwen3_vl"])
+def whole(request, tmp_path_factory):
+    """A folder as one has it after a download: `model`, texts as tokens."""
+    folder = tmp_path_factory.mktemp(request.param)
+    config = json.loads(json.dumps(make_fixtures.CASES[request.param][0]))
+    config["text_config"] |= {"vocab_size": 320, "eos_token_id": 256, "bos_token_id": None, "pad_token_id": None}
+    run(folder, "init", "--preset", "tiny", "--out", "model", "--seed", 1)  # for its tokenizer
+    for file in ("config.json", "model.safetensors"):
+        (folder / "model" / file).unlink()
+    (folder / "config.json").write_text(json.dumps(config))
+    loaded = AutoConfig.from_pretrained(folder / "config.json")
+    net = AutoModelForImageTextToText.from_config(loaded, dtype=torch.float32)
+    make_fixtures.draw_weights(net, 5)
+    with torch.no_grad():  # near to what training begins with
+        for parameter in net.parameters():
+            parameter.mul_(0.3 if parameter.dim() > 1 else 1)
+    net.save_pretrained(folder / "model")
+    (folder / "model/preprocessor_config.json").write_text("{}")
+    (folder / "texts.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in TEXTS))
+    run(folder, "tokenize", "--tokenizer", "model", "--input", "texts.jsonl", "--output", "texts")
+    return folder
+
+
+def load(folder):
+    return AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+
+
+def evaluated(folder, *words):
+    said = run(folder, "eval", "loss", *words, "--eval_file", "texts", "--packing", "none", "--max_seq_length", LENGTH, "--json")
+    return json.loads(said)["loss"]
+
+
+def language_parameters(model):
+    return [parameter for name, parameter in model.named_parameters() if "language_model" in name or "lm_head" in name]
+
+
+@pytest.mark.parametrize(("ranks", "zero"), [(1, 0), (2, 3)])
+def test_steps_are_those_of_the_whole_model_and_go_back_into_it(whole, tmp_path, ranks, zero):
+    model = load(whole / "model")
+    trained = language_parameters(model)
+    optimizer = torch.optim.AdamW(trained, lr=RATE, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)
+    losses = []
+    for _ in range(STEPS):
+        loss = loss_of(model)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 0.2)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    said = train(whole, tmp_path / "run", "--zero", zero, ranks=ranks)
+    assert f"the language model of a {model.config.model_type}" in said
+    assert losses_of(tmp_path / "run") == pytest.approx(losses, rel=1e-5)
+
+    after = evaluated(whole, "--checkpoint", tmp_path / "run")
+    run(whole, "export", "--checkpoint", tmp_path / "run", "--out", tmp_path / "text")
+    by_itself = AutoModelForCausalLM.from_pretrained(tmp_path / "text", dtype=torch.float32)
+    said = run(whole, "export", "--checkpoint", tmp_path / "run", "--out", tmp_path / "whole", "--into", "model")
+    assert model.config.model_type in said
+    inside = load(tmp_path / "whole")
+    with torch.no_grad():
+        assert loss_of(by_itself).item() == pytest.approx(after, rel=1e-5)
+        assert loss_of(inside).item() == pytest.approx(after, rel=1e-5)
+        assert loss_of(model).item() == pytest.approx(after, rel=1e-4)
+    of_images = {name: tensor for name, tensor in load(whole / "model").state_dict().items() if "vis" in name or "projector" in name}
+    assert len(of_images) > 5
+    for name, tensor in of_images.items():
+        assert torch.equal(inside.state_dict()[name], tensor), name
+    assert (tmp_path / "whole/preprocessor_config.json").exists() and (tmp_path / "whole/tokenizer.json").exists()
+
+
+def test_stretched_positions_go_into_the_whole_model(whole, tmp_path):
+    train(whole, tmp_path / "run", "--rope_scaling", "linear:8")
+    after = evaluated(whole, "--checkpoint", tmp_path / "run")
+    run(whole, "export", "--checkpoint", tmp_path / "run", "--out", tmp_path / "whole", "--into", "model")
+    with torch.no_grad():
+        assert loss_of(load(tmp_path / "whole")).item() == pytest.approx(after, rel=1e-5)
+    assert evaluated(whole, "--model_name_or_path", tmp_path / "whole") == pytest.approx(after, rel=1e-6)
+
+
+def test_an_adapter_is_merged_into_the_whole_model_and_one_of_peft_is_read(whole, tmp_path):
+    train(whole, tmp_path / "run", "--lora_r", 3)
+    after = evaluated(whole, "--checkpoint", tmp_path / "run")
+    run(whole, "export", "--checkpoint", tmp_path / "run", "--out", tmp_path / "whole", "--merge", "--into", "model")
+    with torch.no_grad():
+        assert loss_of(load(tmp_path / "whole")).item() == pytest.approx(after, rel=1e-5)
+
+    torch.manual_seed(3)
+    inside = get_peft_model(load(whole / "model"), LoraConfig(r=4, lora_alpha=6, lora_dropout=0.0, target_modules=r".*language_model.*\.(q|v)_proj"))
+    with torch.no_grad():
+        for name, parameter in inside.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, 0.05)
+        expected = loss_of(inside).item()
+    inside.save_pretrained(tmp_path / "adapter")
+    config = json.loads((tmp_path / "adapter/adapter_config.json").read_text())
+    (tmp_path / "adapter/adapter_config.json").write_text(json.dumps(config | {"target_modules": ["q_proj", "v_proj"]}))
+    assert evaluated(whole, "--model_name_or_path", "model", "--adapter", tmp_path / "adapter") == pytest.approx(expected, rel=1e-5)
+
+
+def test_what_cannot_go_into_a_whole_model_is_refused(whole, tmp_path):
+    train(whole, tmp_path / "run")
+    run(whole, "init", "--preset", "tiny", "--out", tmp_path / "tiny")
+    export = ["export", "--checkpoint", tmp_path / "run", "--out", tmp_path / "out"]
+    assert "no language model inside" in run(whole, *export, "--into", tmp_path / "tiny", code=78)
+    assert "--dtype" in run(whole, *export, "--into", "model", "--dtype", "bfloat16", code=78)
+    assert "choose another folder" in run(whole, "export", "--checkpoint", tmp_path / "run", "--out", "model", "--overwrite", "--into", "model", code=78)
+    assert not (tmp_path / "out").exists()
