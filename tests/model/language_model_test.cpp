@@ -89,8 +89,8 @@ TEST_F(LanguageModels, a_model_of_text_alone_is_its_own_file) {
   const Json llama = text({{"model_type", "llama"}});
   const LanguageModel model = language_model_of(llama, "config.json", "nowhere");
   EXPECT_EQ(model.config, llama);
-  EXPECT_EQ(model.inside, "");
-  EXPECT_EQ(language_model_of(whole("gemma3", text()), "config.json", "nowhere").inside, "gemma3");
+  EXPECT_EQ(model.whole_type, "");
+  EXPECT_EQ(language_model_of(whole("gemma3", text()), "config.json", "nowhere").whole_type, "gemma3");
 }
 
 // For a token without an image Qwen's three positions are one.
@@ -106,6 +106,7 @@ TEST_F(LanguageModels, qwens_rotary_embedding_of_three_positions_is_the_plain_on
   EXPECT_EQ(parse_model_config(qwen3, "inside").rope.theta, 5e6);
 
   const Json as_published = text({{"model_type", "qwen2_5_vl"},
+                                  {"text_config", nullptr},
                                   {"vision_config", {{"depth", 32}}},
                                   {"rope_scaling", {{"type", "mrope"}, {"mrope_section", {4, 2, 2}}}}});
   const Json qwen2 = inside(as_published);
@@ -133,7 +134,8 @@ TEST_F(LanguageModels, the_head_is_the_embedding_as_transformers_loads_it) {
 
   write({{"language_model.model.embed_tokens.weight", 2}});
   EXPECT_EQ(tied(gemma), true);
-  EXPECT_EQ(tied(qwen), true) << "there is no other head";
+  EXPECT_EQ(tied(qwen), false) << "silent means no: reading will miss the head";
+  EXPECT_EQ(tied(whole("qwen3_vl", text(), {{"tie_word_embeddings", true}})), true);
   EXPECT_EQ(tied(whole("gemma3", text(), {{"tie_word_embeddings", false}})), false)
       << "and reading will miss the head";
 
@@ -148,6 +150,8 @@ TEST_F(LanguageModels, the_head_is_the_embedding_as_transformers_loads_it) {
       tied(whole("qwen2_5_vl", text({{"tie_word_embeddings", true}}), {{"tie_word_embeddings", false}})),
       true)
       << "files of transformers 4 say it inside";
+  EXPECT_EQ(tied(whole("qwen3_vl", text({{"tie_word_embeddings", true}}), {{"tie_word_embeddings", false}})),
+            false);
 }
 
 TEST_F(LanguageModels, files_that_are_not_all_there_tell_nothing) {
@@ -157,7 +161,14 @@ TEST_F(LanguageModels, files_that_are_not_all_there_tell_nothing) {
 }
 
 TEST_F(LanguageModels, what_cannot_be_read_is_refused) {
-  EXPECT_THAT(message_of<ConfigError>([] { inside({{"model_type", "gemma3"}}); }), HasSubstr("text_config"));
+  for (const Json& lacks :
+       {Json{{"model_type", "gemma3"}}, Json{{"model_type", "qwen2_vl"}}, text({{"model_type", "gemma3"}})})
+    EXPECT_THAT(message_of<ConfigError>([&] { inside(lacks); }), HasSubstr("needs text_config")) << lacks;
+  EXPECT_THAT(message_of<ConfigError>([] {
+                inside(whole("gemma3", text({{"model_type", "llama"}})));
+              }),
+              AllOf(HasSubstr("text_config.model_type is \"llama\""),
+                    HasSubstr("inside a gemma3 Trireme trains a gemma3_text")));
   EXPECT_THAT(message_of<ConfigError>([] { inside(whole("mistral3", Json(3))); }),
               AllOf(HasSubstr("text_config is 3"), HasSubstr("expected an object")));
   EXPECT_THAT(message_of<ConfigError>([] {
@@ -181,6 +192,59 @@ TEST_F(LanguageModels, positions_that_a_run_stretched_are_written_into_the_whole
   EXPECT_EQ(stretched["vision_config"], qwen["vision_config"]);
   EXPECT_EQ(inside(stretched)["rope_parameters"],
             with_rope(config, {.scaling = "yarn:4", .theta = {}}).raw["rope_parameters"]);
+}
+
+TEST_F(LanguageModels, qwens_three_positions_stay_where_a_run_changed_theta_or_took_a_scaling_away) {
+  const Json published =
+      whole("qwen2_5_vl",
+            text({{"rope_theta", 1e6}, {"rope_scaling", {{"type", "mrope"}, {"mrope_section", {4, 2, 2}}}}}));
+  const ModelConfig config = parse_model_config(inside(published), "inside");
+  const Json theta =
+      with_positions_of(published, with_rope(config, {.scaling = "", .theta = 5e6}).raw)["text_config"];
+  EXPECT_EQ(theta["rope_theta"], 5e6);
+  EXPECT_EQ(theta["rope_scaling"]["mrope_section"], Json({4, 2, 2}));
+  EXPECT_EQ(inside(whole("qwen2_5_vl", theta))["rope_theta"], 5e6);
+
+  const Json stretched = whole("qwen3_vl", text({{"rope_parameters",
+                                                  {{"rope_type", "yarn"},
+                                                   {"factor", 4},
+                                                   {"rope_theta", 5e6},
+                                                   {"original_max_position_embeddings", 64},
+                                                   {"mrope_section", {4, 2, 2}},
+                                                   {"mrope_interleaved", true}}}}));
+  const ModelConfig yarn = parse_model_config(inside(stretched), "inside");
+  const Json plain = with_positions_of(
+      stretched, with_rope(yarn, {.scaling = "default", .theta = {}}).raw)["text_config"]["rope_parameters"];
+  EXPECT_EQ(plain, Json({{"rope_type", "default"},
+                         {"rope_theta", 5e6},
+                         {"mrope_section", {4, 2, 2}},
+                         {"mrope_interleaved", true}}));
+}
+
+TEST_F(LanguageModels, what_is_not_said_is_as_transformers_has_it_inside) {
+  const Json qwen2 = inside(whole("qwen2_vl", Json::object()));
+  const ModelConfig config = parse_model_config(qwen2, "inside");
+  EXPECT_EQ(config.hidden_size, 8192);
+  EXPECT_EQ(config.num_key_value_heads, 8);
+  EXPECT_EQ(config.norm_eps, 1e-5);
+  EXPECT_EQ(config.rope.theta, 1e6);
+  EXPECT_EQ(config.eos_token_id, 151645);
+  const ModelConfig qwen3 = parse_model_config(inside(whole("qwen3_vl", Json::object())), "inside");
+  EXPECT_EQ(qwen3.rope.theta, 5e5);
+  EXPECT_EQ(qwen3.max_position_embeddings, 128000);
+  const Json said = {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7e6}}}};
+  EXPECT_EQ(parse_model_config(inside(whole("qwen3_vl", said)), "inside").rope.theta, 7e6);
+}
+
+TEST_F(LanguageModels, positions_in_the_form_before_transformers_5_are_written_in_that_form) {
+  const Json mistral = whole("mistral3", text({{"model_type", "mistral"}, {"rope_theta", 1e9}}));
+  const ModelConfig config = parse_model_config(inside(mistral), "inside");
+  const ModelConfig other = with_rope(config, {.scaling = "linear:2", .theta = 5e9});
+  const Json written = with_positions_of(mistral, other.raw)["text_config"];
+  EXPECT_EQ(written["rope_theta"], 5e9);
+  EXPECT_EQ(written["rope_scaling"], Json({{"rope_type", "linear"}, {"factor", 2.0}}));
+  EXPECT_EQ(written["max_position_embeddings"], 512);
+  EXPECT_EQ(written["original_max_position_embeddings"], 256);
 }
 
 TEST_F(LanguageModels, tensors_have_the_names_of_every_version_of_transformers) {

@@ -415,7 +415,13 @@ TEST(ModelConfig, of_a_mixture_a_token_multiplies_the_experts_that_it_goes_to) {
 
 TEST(ModelConfig, what_gemma_has_and_is_not_built_is_refused_with_what_to_do) {
   EXPECT_THAT(refusal(small("gemma2")), HasSubstr("soft caps"));
-  EXPECT_THAT(refusal(small("ministral3")), AllOf(HasSubstr("llama_4_scaling_beta"), HasSubstr("needs it")));
+  EXPECT_THAT(refusal(small("ministral3")),
+              AllOf(HasSubstr("llama_4_scaling_beta"), HasSubstr("scales its queries")));
+  EXPECT_THAT(refusal(small("ministral")), AllOf(HasSubstr("head_dim"), HasSubstr("needs it")));
+  EXPECT_THAT(
+      refusal(small("ministral3", R"("original_max_position_embeddings":64,"rope_parameters":)"
+                                  R"({"llama_4_scaling_beta":0.1,"original_max_position_embeddings":32})")),
+      HasSubstr("inside rope_parameters it is 32"));
   EXPECT_THAT(refusal(small("ministral3", R"("rope_parameters":{"llama_4_scaling_beta":0.1})")),
               HasSubstr("original_max_position_embeddings"));
   EXPECT_THAT(refusal(small("gemma3_text", R"("attn_logit_softcapping":50.0)")),

@@ -53,7 +53,7 @@ TEST(ModelLayout, names_and_shapes_are_exactly_those_of_transformers_files) {
         elements += spec.elements;
       }
     for (const std::string& name : weights.names()) theirs[name] = weights.at(name).shape;
-    if (!config.inside.empty()) theirs = of_language_model(theirs);
+    if (!config.whole_type.empty()) theirs = of_language_model(theirs);
     EXPECT_EQ(ours, theirs) << dir;
     EXPECT_EQ(layout.parameter_count(), elements) << dir;
   }

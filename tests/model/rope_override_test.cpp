@@ -224,6 +224,8 @@ TEST(RopeOverride, queries_stay_scaled_by_the_length_of_pretraining) {
                                                      {{"rope_type", "yarn"},
                                                       {"rope_theta", 1e6},
                                                       {"factor", 16},
+                                                      {"mscale", 1},
+                                                      {"mscale_all_dim", 1},
                                                       {"original_max_position_embeddings", 16384},
                                                       {"llama_4_scaling_beta", 0.1}}}},
                                                    "ministral3");
@@ -238,6 +240,44 @@ TEST(RopeOverride, queries_stay_scaled_by_the_length_of_pretraining) {
     EXPECT_EQ(stretched.raw["rope_parameters"]["original_max_position_embeddings"], 16384)
         << "read by transformers";
   }
+  EXPECT_EQ(
+      rotary_frequencies(with("yarn:64", ministral), with("yarn:64", ministral).rope, 1).attention_scaling, 1)
+      << "as its mscales have it, whatever the factor";
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                with(R"({"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 512})",
+                     ministral);
+              }),
+              HasSubstr("scales its queries by 16384"));
+}
+
+TEST(RopeOverride, queries_stay_scaled_in_the_form_before_transformers_5) {
+  const ModelConfig ministral = parse_model_config({{"model_type", "ministral3"},
+                                                    {"rope_theta", 1e6},
+                                                    {"rope_scaling",
+                                                     {{"rope_type", "yarn"},
+                                                      {"factor", 16},
+                                                      {"original_max_position_embeddings", 16384},
+                                                      {"llama_4_scaling_beta", 0.1}}}},
+                                                   "ministral3");
+  EXPECT_EQ(with("default", ministral).rope.query_scaling->beta, 0.1);
+  EXPECT_EQ(with_rope(with("default", ministral), {.scaling = "", .theta = 5e6}).rope.query_scaling->beta,
+            0.1);
+}
+
+TEST(RopeOverride, a_factor_of_the_models_own_kind_leaves_its_other_numbers) {
+  const ModelConfig yarn =
+      llama({{"rope_scaling",
+              {{"rope_type", "yarn"}, {"factor", 2}, {"beta_fast", 20}, {"attention_factor", 1.5}}}});
+  EXPECT_EQ(with("yarn:8", yarn).rope.factor, 8);
+  EXPECT_EQ(with("yarn:8", yarn).rope.beta_fast, 20);
+  EXPECT_EQ(with("yarn:8", yarn).rope.attention_factor, 1.5);
+  EXPECT_EQ(with(R"({"rope_type": "yarn", "factor": 8})", yarn).rope.beta_fast, 32) << "an object says all";
+  const ModelConfig llama3 = llama(
+      {{"rope_scaling",
+        {{"rope_type", "llama3"}, {"factor", 2}, {"low_freq_factor", 2.0}, {"high_freq_factor", 8.0}}}});
+  EXPECT_EQ(with("llama3:8", llama3).rope.high_freq_factor, 8);
+  EXPECT_EQ(with_rope(yarn, pinned({.scaling = "yarn:8", .theta = {}}, yarn)).rope.beta_fast, 20)
+      << "in every stage";
 }
 
 TEST(RopeOverride, theta_alone_grows_the_positions_to_the_length_and_keeps_a_scaling) {

@@ -54,7 +54,7 @@ TEST_P(WholeModelWriter, the_language_model_is_replaced_and_every_other_tensor_i
   const fs::path whole = fixture(GetParam());
   const ModelConfig config = read_model_config(whole);
   const ModelLayout layout = make_model_layout(config);
-  EXPECT_EQ(check_whole_model(whole, layout), config.inside);
+  EXPECT_EQ(check_whole_model(whole, config), config.whole_type);
   const CheckpointReader before(whole);
   write_whole_model(out_.path(), whole, config, layout, doubled(layout, before));
 
@@ -99,6 +99,10 @@ TEST_P(WholeModelFolder, files_dtypes_tokenizer_and_what_prepares_images_stay_an
     index["weight_map"][name] = file;
     files[file].push_back({name, "BF16", entry.shape});
   }
+  // A head that repeats the embedding, as in files that were pickles once.
+  const std::vector<int64_t> shape{config.vocab_size, config.hidden_size};
+  files["b.safetensors"].push_back({"language_model.lm_head.weight", "BF16", shape});
+  index["weight_map"]["language_model.lm_head.weight"] = "b.safetensors";
   for (const auto& [file, specs] : files) {
     SafetensorsWriter writer(sharded / file, specs);
     for (const SafetensorsSpec& spec : specs) {
@@ -112,20 +116,24 @@ TEST_P(WholeModelFolder, files_dtypes_tokenizer_and_what_prepares_images_stay_an
   for (const char* name :
        {"tokenizer.json", "preprocessor_config.json", "chat_template.jinja", "tokenizer.model"})
     replace_file(sharded / name, name);
-  for (const char* name : {"consolidated.safetensors", "model.gguf"})
-    replace_file(sharded / name, "other weights");
+  const auto others = {"consolidated.safetensors", "model.gguf", "adapter_config.json",
+                       "pytorch_model.bin.index.json"};
+  for (const char* name : others) replace_file(sharded / name, "other weights");
 
   const ModelConfig stretched = with_rope(config, {.scaling = "linear:16", .theta = {}});
   write_whole_model(out_.path(), sharded.path(), stretched, layout, doubled(layout, before));
   for (const char* name : {"tokenizer.json", "preprocessor_config.json", "chat_template.jinja",
                            "tokenizer.model", "a.safetensors", "b.safetensors"})
     EXPECT_TRUE(fs::exists(out_ / name)) << name;
-  for (const char* name : {"consolidated.safetensors", "model.gguf", "model.safetensors"})
-    EXPECT_FALSE(fs::exists(out_ / name)) << name;
-  EXPECT_EQ(dtype_of_whole_model(out_.path(), layout), at::kBFloat16);
+  for (const char* name : others) EXPECT_FALSE(fs::exists(out_ / name)) << name;
+  EXPECT_FALSE(fs::exists(out_ / "model.safetensors"));
   const ModelConfig written = read_model_config(out_.path());
   EXPECT_EQ(written.max_position_embeddings, stretched.max_position_embeddings);
   EXPECT_EQ(written.rope.factor, 16);
+  const SafetensorsSet tensors_after(out_.path());
+  EXPECT_EQ(tensors_after.at("vision_tower.embeddings.patch_embedding.weight").dtype, "BF16");
+  EXPECT_EQ(bytes_of(tensors_after.at("language_model.lm_head.weight")),
+            bytes_of(tensors_after.at("language_model.model.embed_tokens.weight")));
   const CheckpointReader after(out_.path());
   for (const UnitSpec& unit : layout.units) {
     at::Tensor is = at::empty({unit.elements}, at::kFloat);
@@ -136,11 +144,64 @@ TEST_P(WholeModelFolder, files_dtypes_tokenizer_and_what_prepares_images_stay_an
 }
 
 TEST_P(WholeModelFolder, another_model_than_the_runs_is_refused) {
-  const ModelLayout layout = make_model_layout(read_model_config(fixture(GetParam())));
-  EXPECT_THAT(message_of<ConfigError>([&] { check_whole_model(fixture("gemma3"), layout); }),
+  const ModelConfig config = read_model_config(fixture(GetParam()));
+  EXPECT_THAT(message_of<ConfigError>([&] { check_whole_model(fixture("gemma3"), config); }),
               HasSubstr("no language model inside"));
-  EXPECT_THAT(message_of<ConfigError>([&] { check_whole_model(fixture("qwen3_vl"), layout); }),
-              AllOf(HasSubstr("not of the checkpoint's sizes"), HasSubstr("expected model.")));
+  EXPECT_THAT(
+      message_of<ConfigError>([&] { check_whole_model(fixture("qwen3_vl"), config); }),
+      AllOf(HasSubstr("the language model inside has"), HasSubstr("qwen3"), HasSubstr("gemma3_text")));
+  // The same names and shapes with another arithmetic.
+  ModelConfig llama = read_model_config(fixture("mistral3_ministral3"));
+  llama.raw["model_type"] = "llama";
+  EXPECT_THAT(message_of<ConfigError>([&] { check_whole_model(fixture("mistral3_ministral3"), llama); }),
+              AllOf(HasSubstr("model_type"), HasSubstr("llama")));
+}
+
+// The file that is read is the one that is written: an index beside it may be of another model.
+TEST_P(WholeModelFolder, an_index_beside_a_single_file_is_not_followed) {
+  const TemporaryFolder both;
+  for (const char* name : {"config.json", "model.safetensors"})
+    copy_durable(fixture(GetParam()) / name, both / name);
+  replace_file(both / "model.safetensors.index.json",
+               R"({"weight_map": {"lm_head.weight": "model-00001.safetensors"}})");
+  const ModelConfig config = read_model_config(both.path());
+  EXPECT_TRUE(config.tie_word_embeddings);
+  check_whole_model(both.path(), config);
+  const ModelLayout layout = make_model_layout(config);
+  const CheckpointReader reader(both.path());
+  write_whole_model(out_.path(), both.path(), config, layout, doubled(layout, reader));
+  EXPECT_EQ(SafetensorsSet(out_.path()).names(), SafetensorsSet(both.path()).names());
+  EXPECT_FALSE(fs::exists(out_ / "model.safetensors.index.json"));
+}
+
+TEST_P(WholeModelFolder, a_tensor_under_two_names_and_a_value_beyond_its_dtype_are_refused) {
+  const ModelConfig config = read_model_config(fixture(GetParam()));
+  const ModelLayout layout = make_model_layout(config);
+  const SafetensorsSet tensors(fixture(GetParam()));
+  const auto write = [&](const fs::path& dir, const char* dtype, at::ScalarType type,
+                         const std::string& more) {
+    std::vector<SafetensorsSpec> specs;
+    for (const std::string& name : tensors.names()) specs.push_back({name, dtype, tensors.at(name).shape});
+    if (!more.empty()) specs.push_back({more, dtype, {2000}});
+    SafetensorsWriter writer(dir / "model.safetensors", specs);
+    for (const SafetensorsSpec& spec : specs) {
+      const at::Tensor values = at::ones(spec.shape, type);
+      writer.write(spec.name, values.const_data_ptr(), static_cast<int64_t>(values.nbytes()));
+    }
+    writer.finish();
+    copy_durable(fixture(GetParam()) / "config.json", dir / "config.json");
+  };
+  const TemporaryFolder twice, half;
+  write(twice.path(), "F32", at::kFloat, "model.language_model.norm.weight");
+  EXPECT_THAT(message_of<DataError>([&] { check_whole_model(twice.path(), config); }),
+              HasSubstr("norm.weight"));
+  write(half.path(), "F16", at::kHalf, "");
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                write_whole_model(out_.path(), half.path(), config, layout, [&](int unit) {
+                  return at::full({layout.units[static_cast<size_t>(unit)].elements}, 1e6, at::kFloat);
+                });
+              }),
+              AllOf(HasSubstr("1e+06"), HasSubstr("F16"), HasSubstr("by itself")));
 }
 
 }  // namespace

@@ -141,8 +141,13 @@ CASES = {
                                                     rope_parameters=MINISTRAL3_ROPE), PIXTRAL), 1, 61),
     "qwen2_5_vl": (whole("qwen2_5_vl", model("qwen2_5_vl_text", 4, 2, rope_parameters={
         **DEFAULT, "mrope_section": [1, 1, 2]}), {**QWEN_VISION, "fullatt_block_indexes": [0]}), 1, 61),
+    # As published, beside the rest; nothing is said of eps and theta, which are not those of a qwen2.
+    "qwen2_vl": ({key: value for key, value in model("qwen2_vl", 4, 2, vision_config={
+        "depth": 1, "embed_dim": 8, "hidden_size": 32, "mlp_ratio": 1, "num_heads": 1, "patch_size": 2},
+        rope_scaling={"type": "mrope", "mrope_section": [1, 1, 2]}).items() if key != "rms_norm_eps"}, 1, 61),
+    # Nothing is said of theta.
     "qwen3_vl": (whole("qwen3_vl", model("qwen3_vl_text", 4, 2, head_dim=12, rope_parameters={
-        **DEFAULT, "mrope_section": [2, 2, 2], "mrope_interleaved": True}),
+        "rope_type": "default", "mrope_section": [2, 2, 2], "mrope_interleaved": True}),
         {**QWEN_VISION, "deepstack_visual_indexes": [0], "num_position_embeddings": 16}), 1, 61),
 }
 

@@ -12,10 +12,12 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-from test_lora import LENGTH, RATE, STEPS, TEXTS, loss_of, losses_of, run, train
+from test_lora import LENGTH, STEPS, TEXTS, loss_of, losses_of, run, train
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "parity"))
 import make_fixtures
+
+RATE = 1e-3
 
 
 @pytest.fixture(scope="module", params=["gemma3_whole", "mistral3_ministral3", "qwen3_vl"])
@@ -58,7 +60,9 @@ def language_parameters(model):
 def test_steps_are_those_of_the_whole_model_and_go_back_into_it(whole, tmp_path, ranks, zero):
     model = load(whole / "model")
     trained = language_parameters(model)
-    optimizer = torch.optim.AdamW(trained, lr=RATE, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)
+    groups = [{"params": [parameter for parameter in trained if (parameter.dim() > 1) == decays], "weight_decay": decay}
+              for decays, decay in ((True, 0.1), (False, 0.0))]  # as the Trainer has it
+    optimizer = torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.999), eps=1e-8)
     losses = []
     for _ in range(STEPS):
         loss = loss_of(model)
@@ -67,7 +71,7 @@ def test_steps_are_those_of_the_whole_model_and_go_back_into_it(whole, tmp_path,
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    said = train(whole, tmp_path / "run", "--zero", zero, ranks=ranks)
+    said = train(whole, tmp_path / "run", "--zero", zero, ranks=ranks, rate=RATE)
     assert f"the language model of a {model.config.model_type}" in said
     assert losses_of(tmp_path / "run") == pytest.approx(losses, rel=1e-5)
 
@@ -103,6 +107,8 @@ def test_an_adapter_is_merged_into_the_whole_model_and_one_of_peft_is_read(whole
     run(whole, "export", "--checkpoint", tmp_path / "run", "--out", tmp_path / "whole", "--merge", "--into", "model")
     with torch.no_grad():
         assert loss_of(load(tmp_path / "whole")).item() == pytest.approx(after, rel=1e-5)
+    run(whole, "export", "--checkpoint", tmp_path / "run", "--out", tmp_path / "own")
+    assert evaluated(whole, "--model_name_or_path", "model", "--adapter", tmp_path / "own") == after
 
     torch.manual_seed(3)
     inside = get_peft_model(load(whole / "model"), LoraConfig(r=4, lora_alpha=6, lora_dropout=0.0, target_modules=r".*language_model.*\.(q|v)_proj"))

@@ -82,7 +82,10 @@ class Checkpoint : public ::testing::Test {
     return "whole";
   }
 
-  std::optional<int64_t> newest() const { return step_of_folder(find_checkpoint(run_.path())); }
+  std::optional<int64_t> newest() {
+    told_.clear();
+    return step_of_folder(find_checkpoint(run_.path(), [&](const std::string& note) { told_ += note; }));
+  }
 
   // What each rank goes on from, or the DataError that refuses it.
   std::vector<std::string> chosen(const std::string& resume_from_checkpoint, int ranks) const {
@@ -109,6 +112,7 @@ class Checkpoint : public ::testing::Test {
   TemporaryFolder folder_;
   fs::path model_ = folder_.path() / "model";
   RunDirectory run_;
+  std::string told_;  // by newest()
 };
 
 // Else one rank at a time copies from its device and writes, and the others wait for it.
@@ -351,9 +355,11 @@ TEST_F(Checkpoint, every_kind_of_damage_names_the_file_and_the_one_before_serves
     fs::copy(whole, run_.checkpoint(2), fs::copy_options::recursive);
     EXPECT_EQ(problem_of(2), "whole");
     EXPECT_EQ(newest(), 2);
+    EXPECT_EQ(told_, "");
     harm(run_.checkpoint(2) / file);
     EXPECT_THAT(problem_of(2), HasSubstr(file));
     EXPECT_EQ(newest(), 1) << file;
+    EXPECT_THAT(told_, ::testing::AllOf(HasSubstr("step-1 is taken"), HasSubstr("step-2")));
     // Whichever rank's share it is of.
     for (const int ranks : {2, 3}) {
       for (const std::string& told : chosen("true", ranks)) EXPECT_EQ(told, "step 1") << file;

@@ -170,6 +170,7 @@ SafetensorsSet::SafetensorsSet(const std::filesystem::path& dir, const char* sin
   const auto single = dir / single_name;
   const auto index = dir / kWeightIndexFile;
   if (is_name_taken(single)) {
+    single_ = true;
     files_.push_back(std::make_unique<SafetensorsFile>(single));
     for (const auto& [name, entry] : files_.front()->entries()) entries_[name] = &entry;
     return;
@@ -216,6 +217,12 @@ std::vector<std::string> SafetensorsSet::names() const {
   all.reserve(entries_.size());
   for (const auto& [name, entry] : entries_) all.push_back(name);
   return all;
+}
+
+std::vector<std::filesystem::path> SafetensorsSet::files() const {
+  std::vector<std::filesystem::path> paths;
+  for (const auto& file : files_) paths.push_back(file->path());
+  return paths;
 }
 
 int64_t SafetensorsSet::read_bytes() const {

@@ -73,9 +73,12 @@ class SafetensorsSet {
   const SafetensorsEntry& at(const std::string& name) const;
   std::vector<std::string> names() const;  // sorted
   int64_t read_bytes() const;              // of all files, so far
+  std::vector<std::filesystem::path> files() const;
+  bool is_single() const { return single_; }  // else there is an index
 
  private:
   std::filesystem::path dir_;
+  bool single_ = false;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, const SafetensorsEntry*> entries_;
 };

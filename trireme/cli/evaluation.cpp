@@ -37,7 +37,10 @@ void EvaluationFlags::list_engine(OptionList& list) {
 EvaluationOptions EvaluationFlags::resolve(const RankIdentity& identity, int64_t longest_tokens) const {
   EvaluationOptions options;
   options.engine = engine;
-  const std::filesystem::path saved = checkpoint.empty() ? checkpoint : find_checkpoint(checkpoint);
+  const auto note = [&](const std::string& text) {
+    if (identity.rank == 0) std::cerr << text << std::endl;
+  };
+  const std::filesystem::path saved = checkpoint.empty() ? checkpoint : find_checkpoint(checkpoint, note);
   const bool adapted = !saved.empty() && is_adapter_folder(saved);
   if (adapted ? !engine.lora.adapter.empty() : model.empty() == checkpoint.empty())
     throw ConfigError(adapted ? "--checkpoint is of a run with LoRA, an adapter itself; leave --adapter out"

@@ -95,55 +95,79 @@ void export_adapter(const ExportFlags& flags, const fs::path& source) {
             << std::endl;
 }
 
-void export_model(const ExportFlags& flags, const fs::path& source) {
-  const ModelConfig config = read_model_config(source);
-  std::optional<SavedAdapter> adapter;
-  fs::path model = source;
-  if (is_adapter_folder(source)) {
-    adapter.emplace(config, source);
-    model = find_model_of_adapter(source, flags.model);
-    refuse_own_model(flags.out, model);
-    check_base_weights(source, model);
-    static_cast<void>(with_positions_of_adapter(read_model_config(model), source));
+// A checkpoint as a model: its own weights, or those of the model beside which its adapter was trained.
+class TrainedModel {
+ public:
+  TrainedModel(const ExportFlags& flags, const fs::path& source)
+      : config_(read_model_config(source)),
+        layout_(make_model_layout(config_)),
+        model_(is_adapter_folder(source) ? find_model_of_adapter(source, flags.model) : source),
+        reader_(model_) {
+    if (model_ == source) return;
+    adapter_.emplace(config_, source);
+    refuse_own_model(flags.out, model_);
+    check_base_weights(source, model_);
+    static_cast<void>(with_positions_of_adapter(read_model_config(model_), source));
   }
-  const ModelLayout layout = make_model_layout(config);
-  const fs::path whole = flags.into.empty() ? fs::path() : find_model_directory(flags.into);
-  if (!whole.empty()) refuse_own_model(flags.out, whole);
-  const std::string whole_type = whole.empty() ? "" : check_whole_model(whole, layout);
-  const at::ScalarType dtype = !whole.empty()          ? dtype_of_whole_model(whole, layout)
-                               : flags.dtype == "auto" ? dtype_of_model(config)
-                                                       : parse_weight_dtype(flags.dtype);
-  const CheckpointReader reader(model);
+
+  const ModelConfig& config() const { return config_; }
+  const ModelLayout& layout() const { return layout_; }
+  std::string merged_text() const {
+    return adapter_ ? cat(", merged into ", model_.string(), ",") : std::string();
+  }
+  // fp32, of a whole unit.
+  at::Tensor values(int unit) const {
+    const UnitSpec& spec = layout_.units.at(static_cast<size_t>(unit));
+    at::Tensor flat = at::zeros({spec.elements}, at::kFloat);
+    reader_.read_unit(spec, flat);
+    const std::optional<int> layer = adapter_ ? adapter_->layout.trained_unit(unit) : std::nullopt;
+    if (layer)
+      merge_adapters(spec, flat, adapter_->layout.adapters.units[static_cast<size_t>(*layer)],
+                     adapter_->values(*layer), adapter_->layout.adapters);
+    return flat;
+  }
+
+ private:
+  ModelConfig config_;
+  ModelLayout layout_;
+  fs::path model_;
+  CheckpointReader reader_;
+  std::optional<SavedAdapter> adapter_;
+};
+
+void export_model(const ExportFlags& flags, const fs::path& source) {
+  const TrainedModel trained(flags, source);
+  const at::ScalarType dtype =
+      flags.dtype == "auto" ? dtype_of_model(trained.config()) : parse_weight_dtype(flags.dtype);
   ModelOutput output(flags.out, flags.overwrite);
   int64_t elements = 0;
   const auto unit_values = [&](int unit) {
-    const UnitSpec& spec = layout.units.at(static_cast<size_t>(unit));
-    at::Tensor flat = at::zeros({spec.elements}, at::kFloat);
-    reader.read_unit(spec, flat);
-    const std::optional<int> layer = adapter ? adapter->layout.trained_unit(unit) : std::nullopt;
-    if (layer)
-      merge_adapters(spec, flat, adapter->layout.adapters.units[static_cast<size_t>(*layer)],
-                     adapter->values(*layer), adapter->layout.adapters);
-    check_range(spec, flat, dtype);
-    elements += spec.elements;
+    const at::Tensor flat = trained.values(unit);
+    check_range(trained.layout().units[static_cast<size_t>(unit)], flat, dtype);
+    elements += flat.numel();
     return flat;
   };
-  if (whole.empty())
-    write_checkpoint(output.path(), config, layout, unit_values, dtype, source);
-  else
-    write_whole_model(output.path(), whole, config, layout, unit_values);
+  write_checkpoint(output.path(), trained.config(), trained.layout(), unit_values, dtype, source);
   output.publish();
-  if (!whole.empty()) {
-    std::cout << "exported " << source.string() << " as the language model inside " << whole.string()
-              << " to " << flags.out.string() << ": a " << whole_type
-              << ", whose other tensors are as they were" << std::endl;
-    return;
-  }
-  std::cout << "exported " << source.string() << (adapter ? cat(", merged into ", model.string(), ",") : "")
-            << " (" << format_count(layout.parameter_count()) << " parameters) to " << flags.out.string()
+  std::cout << "exported " << source.string() << trained.merged_text() << " ("
+            << format_count(trained.layout().parameter_count()) << " parameters) to " << flags.out.string()
             << ": " << name_of_weight_dtype(dtype) << (flags.dtype == "auto" ? ", as the model had, " : ", ")
             << format_bytes(elements * static_cast<int64_t>(c10::elementSize(dtype))) << " of weights"
             << std::endl;
+}
+
+void export_into_whole_model(const ExportFlags& flags, const fs::path& source) {
+  const TrainedModel trained(flags, source);
+  const fs::path whole = find_model_directory(flags.into);
+  refuse_own_model(flags.out, whole);
+  const std::string type = check_whole_model(whole, trained.config());
+  ModelOutput output(flags.out, flags.overwrite);
+  write_whole_model(output.path(), whole, trained.config(), trained.layout(),
+                    [&](int unit) { return trained.values(unit); });
+  output.publish();
+  std::cout << "exported " << source.string() << trained.merged_text() << " as the language model inside "
+            << whole.string() << " to " << flags.out.string() << ": a " << type
+            << ", whose other tensors are as they were" << std::endl;
 }
 
 }  // namespace
@@ -169,12 +193,14 @@ int run_export(const std::vector<std::string>& arguments) {
   ExportFlags flags;
   OptionParser parser("export",
                       "Turns a checkpoint into a Hugging Face model (from_pretrained of "
-                      "AutoModelForCausalLM, or AutoModelForMaskedLM).");
+                      "AutoModelForCausalLM, or AutoModelForMaskedLM; with --into of "
+                      "AutoModelForImageTextToText).");
   flags.declare(parser);
   if (!parser.parse(arguments)) return 0;
 
   ModelOutput::check(flags.out, flags.overwrite);
-  const fs::path source = find_checkpoint(flags.checkpoint);
+  const fs::path source =
+      find_checkpoint(flags.checkpoint, [](const std::string& note) { std::cerr << note << std::endl; });
   const bool adapted = is_adapter_folder(source);
   refuse_unread_flag(
       parser, !adapted, "merge",
@@ -188,6 +214,8 @@ int run_export(const std::vector<std::string>& arguments) {
   const at::NoGradGuard no_grad;
   if (adapted && !flags.merge)
     export_adapter(flags, source);
+  else if (!flags.into.empty())
+    export_into_whole_model(flags, source);
   else
     export_model(flags, source);
   return 0;

@@ -290,9 +290,9 @@ std::string Engine::description() const {
   const EngineOptions& options = options_;
   const at::ScalarType storage = storage_dtype(options.precision);
   const at::ScalarType tile = forecast_inputs_.tile_bytes < kFloat_bytes ? storage : at::kFloat;
-  std::string text = config_.inside.empty()
-                         ? ""
-                         : cat("the language model of a ", config_.inside, ", which reads no images here; ");
+  std::string text = config_.whole_type.empty() ? ""
+                                                : cat("the language model of a ", config_.whole_type,
+                                                      ", which reads no images here; ");
   text += "attention " + attention_kernel();
   const int64_t heads = round_up(forecast_inputs_.rank_heads, options.head_chunks) / options.head_chunks;
   const std::string documents = local_attention_->for_documents(

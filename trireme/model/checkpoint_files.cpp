@@ -55,10 +55,7 @@ at::ScalarType dtype_of(const SafetensorsEntry& stored) {
 }
 
 const SafetensorsEntry* CheckpointReader::find(const std::string& name) const {
-  if (const SafetensorsEntry* found = weights_.find(name)) return found;
-  for (const std::string& inside : names_inside(name))
-    if (const SafetensorsEntry* found = weights_.find(inside)) return found;
-  return nullptr;
+  return find_of_language_model(weights_, name);
 }
 
 const SafetensorsEntry& CheckpointReader::stored(const ParameterSpec& spec) const {
@@ -117,9 +114,9 @@ void CheckpointReader::read_unit(const UnitSpec& unit, at::Tensor& flat) const {
 
 std::vector<std::string> CheckpointReader::unused_names(const ModelLayout& layout) const {
   std::set<std::string> used;
+  // Of several names of one tensor the others are left over.
   const auto use = [&](const std::string& name) {
-    used.insert(name);
-    for (const std::string& inside : names_inside(name)) used.insert(inside);
+    if (const SafetensorsEntry* found = find(name)) used.insert(found->name);
   };
   for (const UnitSpec& unit : layout.units)
     for (const ParameterSpec& spec : unit.parameters)

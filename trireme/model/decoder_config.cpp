@@ -163,6 +163,8 @@ std::vector<int64_t> layer_windows(const ConfigKeys& keys, const DecoderKind& ki
 }
 
 int64_t head_width(const ConfigKeys& keys, const ModelConfig& config, const DecoderKind& kind) {
+  if (kind.names_head_dim && !keys.has("head_dim"))
+    keys.refuse("head_dim", cat("transformers' ", kind.model_type, " needs it"));
   const bool multiple = config.hidden_size % config.num_attention_heads == 0;
   if (!multiple && (kind.heads_divide_the_width || (kind.head_dim == 0 && !keys.has("head_dim"))))
     throw ConfigError(cat(keys.origin(), ": hidden_size ", config.hidden_size, " is not a multiple of ",

@@ -18,9 +18,9 @@ struct ExpertKind {
 
 struct DecoderKind {
   enum class AttentionBias { by_key, none, qkv };
-  // Which layers slide: none; all, where sliding_window is set; all, where use_sliding_window says so as well;
-  // those of use_sliding_window and max_window_layers, or as layer_types says; as layer_types says, or all but
-  // each n-th; as layer_types says, or all.
+  // Which layers slide: none; all, where sliding_window is set; all, where use_sliding_window says so as
+  // well; those of use_sliding_window and max_window_layers, or as layer_types says; as layer_types says, or
+  // all but each n-th; as layer_types says, or all.
   enum class Windows { none, all_layers, all_layers_if_used, chosen_layers, by_pattern, by_layer_types };
 
   const char* model_type;
@@ -34,6 +34,7 @@ struct DecoderKind {
   bool tie_word_embeddings = false;
   std::optional<int64_t> bos_token_id = {}, eos_token_id = {}, pad_token_id = {};
 
+  bool names_head_dim = false;  // the file must: transformers' class has no other width
   // hidden_size must be a multiple of num_attention_heads even beside a head_dim.
   bool heads_divide_the_width = false;
   AttentionBias attention_bias = AttentionBias::by_key;

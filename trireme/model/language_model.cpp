@@ -4,8 +4,9 @@
 #include <optional>
 
 #include "trireme/base/error.h"
-#include "trireme/base/safetensors.h"
+#include "trireme/base/folder_entries.h"
 #include "trireme/model/lora.h"
+#include "trireme/model/rope_config.h"
 
 namespace fs = std::filesystem;
 
@@ -14,30 +15,70 @@ namespace {
 
 struct WholeModel {
   const char* model_type;
-  const char* text_type;  // of a text_config without a model_type
   bool shares_embedding;  // where tie_word_embeddings is silent
+  // Published without a text_config, which may lie beside the rest; where there is one, its
+  // tie_word_embeddings counts too.
+  bool lies_flat;
 };
 
 // Those whose tokens without images see each other as in the language model alone.
-constexpr WholeModel kWholeModels[] = {{"gemma3", "gemma3_text", true},
-                                       {"mistral3", "mistral", true},
-                                       {"qwen2_vl", "qwen2_vl_text", false},
-                                       {"qwen2_5_vl", "qwen2_5_vl_text", false},
-                                       {"qwen3_vl", "qwen3_vl_text", false}};
+constexpr WholeModel kWholeModels[] = {{"gemma3", true, false},
+                                       {"mistral3", true, false},
+                                       {"qwen2_vl", false, true},
+                                       {"qwen2_5_vl", false, true},
+                                       {"qwen3_vl", false, false}};
 
-// What a text_config is called, and its model by itself.
+// A text_config, and its model by itself.
 struct TextModel {
-  const char *text_type, *model_type, *architecture;
+  const char *whole_type, *text_type, *model_type, *architecture;
+  const char* silent = "{}";  // what transformers assumes and the model by itself does not
 };
+
+constexpr const char* kQwen2VlText = R"({
+  "vocab_size": 152064, "hidden_size": 8192, "intermediate_size": 29568, "num_hidden_layers": 80,
+  "num_attention_heads": 64, "num_key_value_heads": 8, "max_position_embeddings": 32768, "rms_norm_eps": 1e-5,
+  "rope_theta": 1000000.0, "max_window_layers": 80, "bos_token_id": 151643, "eos_token_id": 151645
+})";
+constexpr const char* kQwen3VlText = R"({"max_position_embeddings": 128000, "rope_theta": 500000.0})";
+
+// The first of a whole model is that of a text_config without a model_type.
 constexpr TextModel kTextModels[] = {
-    {"gemma3_text", "gemma3_text", "Gemma3ForCausalLM"},   {"mistral", "mistral", "MistralForCausalLM"},
-    {"ministral3", "ministral3", "Ministral3ForCausalLM"}, {"qwen2_vl_text", "qwen2", "Qwen2ForCausalLM"},
-    {"qwen2_5_vl_text", "qwen2", "Qwen2ForCausalLM"},      {"qwen3_vl_text", "qwen3", "Qwen3ForCausalLM"}};
+    {"gemma3", "gemma3_text", "gemma3_text", "Gemma3ForCausalLM"},
+    {"mistral3", "mistral", "mistral", "MistralForCausalLM"},
+    {"mistral3", "ministral3", "ministral3", "Ministral3ForCausalLM"},
+    {"qwen2_vl", "qwen2_vl_text", "qwen2", "Qwen2ForCausalLM", kQwen2VlText},
+    {"qwen2_5_vl", "qwen2_5_vl_text", "qwen2", "Qwen2ForCausalLM", kQwen2VlText},
+    {"qwen3_vl", "qwen3_vl_text", "qwen3", "Qwen3ForCausalLM", kQwen3VlText}};
 
 constexpr const char* kRopeDictionaries[] = {"rope_parameters", "rope_scaling"};
-// Which of a token's three positions (time, height, width) a pair of Qwen's heads is rotated by; without images
-// they are equal.
+// Which of a token's three positions (time, height, width) a pair of Qwen's heads is rotated by; without
+// images they are equal.
 constexpr const char* kMultipleRopeKeys[] = {"mrope_section", "mrope_interleaved"};
+
+// Null: it is no whole model.
+const WholeModel* whole_model(const Json& config) {
+  const Json type = config.is_object() ? config.value("model_type", Json()) : Json();
+  const auto* const known =
+      std::ranges::find_if(kWholeModels, [&](const WholeModel& row) { return type == row.model_type; });
+  return known == std::end(kWholeModels) ? nullptr : known;
+}
+
+// Where the language model's config is.
+Json& text_config_in(Json& whole) {
+  return whole.value("text_config", Json()).is_null() ? whole : whole["text_config"];
+}
+
+const TextModel& text_model(const WholeModel& known, const Json& text, const std::string& origin) {
+  const Json type = text.value("model_type", Json());
+  std::string list;
+  for (const TextModel& row : kTextModels) {
+    if (std::string(row.whole_type) != known.model_type) continue;
+    if (type.is_null() || type == row.text_type || type == known.model_type) return row;
+    list += (list.empty() ? "" : " or ") + std::string(row.text_type);
+  }
+  throw ConfigError(cat(origin, ": text_config.model_type is ", quotation(type), "; inside a ",
+                        known.model_type, " Trireme trains a ", list));
+}
 
 void take_single_rope(Json& config) {
   for (const char* key : kRopeDictionaries) {
@@ -49,102 +90,115 @@ void take_single_rope(Json& config) {
   }
 }
 
+void fill_silent(Json& config, const TextModel& model) {
+  const Json silent = parse_json(model.silent, model.text_type);
+  for (const auto& [key, value] : silent.items()) {
+    bool said = config.contains(key);
+    for (const char* dictionary : kRopeDictionaries)  // rope_theta
+      said = said || (config.value(dictionary, Json()).is_object() && config[dictionary].contains(key));
+    if (!said) config[key] = value;
+  }
+}
+
+// All but whether the head shares the embedding.
+Json text_of(const Json& whole, const WholeModel& known, const std::string& origin) {
+  if (whole.value("text_config", Json()).is_null() && !(known.lies_flat && whole.contains("hidden_size")))
+    throw ConfigError(
+        cat(origin, ": a ", known.model_type, " needs text_config, the config.json of its language model"));
+  Json copy = whole;
+  Json config = text_config_in(copy);
+  if (!config.is_object())
+    throw ConfigError(cat(origin, ": text_config is ", quotation(config), "; expected an object"));
+  const TextModel& model = text_model(known, config, origin);
+  config.erase("vision_config");
+  config["model_type"] = model.model_type;
+  config["architectures"] = {model.architecture};
+  take_single_rope(config);
+  fill_silent(config, model);
+  for (const char* key : {"bos_token_id", "eos_token_id", "torch_dtype", "dtype", "quantization_config"})
+    if (whole.contains(key) && config.value(key, Json()).is_null()) config[key] = whole[key];
+  return config;
+}
+
 // None where they are not on this disk: a plan needs config.json alone.
 std::optional<SafetensorsSet> weights_of(const fs::path& model_dir) {
   const fs::path index = model_dir / kWeightIndexFile;
-  if (fs::exists(index)) {
-    const Json listed = object_value(read_json(index), "weight_map", index.string());
-    for (const Json& file : listed)
-      if (!file.is_string() || !fs::exists(model_dir / file.get<std::string>())) return std::nullopt;
-  } else if (!fs::exists(model_dir / kWeightsFile)) {
-    return std::nullopt;
+  if (!is_there(model_dir / kWeightsFile)) {
+    if (!is_there(index)) return std::nullopt;
+    const Json listing = read_json(index);
+    for (const Json& file : object_value(listing, "weight_map", index.string()))
+      if (!file.is_string() || !is_there(model_dir / file.get<std::string>())) return std::nullopt;
   }
   return std::optional<SafetensorsSet>(std::in_place, model_dir);
 }
 
-const SafetensorsEntry* find_inside(const SafetensorsSet& weights, const std::string& name) {
-  if (const SafetensorsEntry* found = weights.find(name)) return found;
-  for (const std::string& inside : names_inside(name))
-    if (const SafetensorsEntry* found = weights.find(inside)) return found;
-  return nullptr;
-}
-
-// Of two tensors that differ, the first values differ; those that do not are compared whole when they are read.
-bool begin_alike(const SafetensorsEntry& first, const SafetensorsEntry& second) {
+// Two tensors that differ do so at their beginning, or, where one was made larger, at their end; those that
+// do not are compared whole when they are read.
+bool look_alike(const SafetensorsEntry& first, const SafetensorsEntry& second) {
   if (first.dtype != second.dtype || first.shape != second.shape) return false;
   const int64_t bytes = std::min<int64_t>(first.bytes, 1 << 20);
-  std::string of_first(static_cast<size_t>(bytes), '\0'), of_second = of_first;
-  first.read(0, of_first.data(), bytes);
-  second.read(0, of_second.data(), bytes);
-  return of_first == of_second;
+  const auto read = [bytes](const SafetensorsEntry& entry, int64_t begin) {
+    std::string values(static_cast<size_t>(bytes), '\0');
+    entry.read(begin, values.data(), bytes);
+    return values;
+  };
+  return read(first, 0) == read(second, 0) &&
+         read(first, first.bytes - bytes) == read(second, first.bytes - bytes);
 }
 
-// What transformers makes of both files. None: there are no weights, and the family's own word counts.
+// None: there are no weights and nothing is said; the family's own word counts.
 std::optional<bool> shares_embedding(const WholeModel& known, const Json& whole, const Json& text,
                                      const fs::path& model_dir) {
-  Json said = whole.value("tie_word_embeddings", Json());
-  if (text.value("tie_word_embeddings", Json()) == true) said = true;
+  std::optional<bool> said;
+  if (whole.contains("tie_word_embeddings")) said = whole["tie_word_embeddings"] == true;
+  if (known.lies_flat && text.value("tie_word_embeddings", Json()) == true) said = true;
   if (said == false) return false;
   if (const auto weights = weights_of(model_dir)) {
-    const SafetensorsEntry* const embedding = find_inside(*weights, "model.embed_tokens.weight");
-    const SafetensorsEntry* const head = find_inside(*weights, "lm_head.weight");
-    if (embedding == nullptr || head == nullptr) return true;
-    return (said == true || known.shares_embedding) && begin_alike(*embedding, *head);
+    const SafetensorsEntry* const embedding = find_of_language_model(*weights, "model.embed_tokens.weight");
+    const SafetensorsEntry* const head = find_of_language_model(*weights, "lm_head.weight");
+    if (!said.value_or(known.shares_embedding)) return false;
+    return embedding == nullptr || head == nullptr || look_alike(*embedding, *head);
   }
-  if (said == true) return true;
-  return std::nullopt;
+  return said;
 }
 
 }  // namespace
 
 LanguageModel language_model_of(const Json& whole, const std::string& origin, const fs::path& model_dir) {
-  const Json type = whole.is_object() ? whole.value("model_type", Json()) : Json();
-  const auto* const known =
-      std::ranges::find_if(kWholeModels, [&](const WholeModel& row) { return type == row.model_type; });
-  if (known == std::end(kWholeModels)) return {whole, {}};
-
-  Json config = whole.value("text_config", Json());
-  if (config.is_null()) {
-    config = whole;  // as Qwen2.5-VL was published
-    config.erase("vision_config");
-    config["model_type"] = known->text_type;
-    if (!config.contains("hidden_size"))
-      throw ConfigError(cat(origin, ": a ", known->model_type,
-                            " needs text_config, the config.json of its language model"));
-  }
-  if (!config.is_object())
-    throw ConfigError(cat(origin, ": text_config is ", quotation(config), "; expected an object"));
-  const Json text_type = config.value("model_type", Json(known->text_type));
-  for (const TextModel& text : kTextModels)
-    if (text_type == text.text_type) {
-      config["model_type"] = text.model_type;
-      config["architectures"] = {text.architecture};
-    }
-  take_single_rope(config);
-  for (const char* key : {"bos_token_id", "eos_token_id", "torch_dtype", "dtype", "quantization_config"})
-    if (whole.contains(key) && config.value(key, Json()).is_null()) config[key] = whole[key];
-  if (const std::optional<bool> tied = shares_embedding(*known, whole, config, model_dir))
-    config["tie_word_embeddings"] = *tied;
+  const WholeModel* const known = whole_model(whole);
+  if (known == nullptr) return {whole, {}};
+  Json config = text_of(whole, *known, origin);
+  const std::optional<bool> tied = shares_embedding(*known, whole, config, model_dir);
+  if (tied) config["tie_word_embeddings"] = *tied;
   return {std::move(config), known->model_type};
 }
 
 Json with_positions_of(const Json& whole, const Json& config) {
+  const WholeModel* const known = whole_model(whole);
+  TRIREME_ASSERT(known != nullptr, "no whole model");
+  const Json single = text_of(whole, *known, "config.json");
   Json result = whole;
-  Json& text = result.contains("text_config") ? result["text_config"] : result;
-  Json single = text;
-  take_single_rope(single);
-  for (const char* key : {"rope_theta", "max_position_embeddings", "original_max_position_embeddings",
-                          "rope_parameters", "rope_scaling"}) {
+  Json& text = text_config_in(result);
+  for (const char* key :
+       {"rope_theta", "max_position_embeddings", kOriginalPositions, "rope_parameters", "rope_scaling"}) {
     if (config.value(key, Json()) == single.value(key, Json())) continue;
     const Json before = text.value(key, Json());
     text.erase(key);
-    if (!config.contains(key)) continue;
-    text[key] = config[key];
-    for (const char* multiple : kMultipleRopeKeys)
-      if (text[key].is_object() && before.is_object() && before.contains(multiple))
-        text[key][multiple] = before[multiple];
+    if (config.contains(key)) text[key] = config[key];
+    for (const char* multiple : kMultipleRopeKeys) {
+      if (!before.is_object() || !before.contains(multiple)) continue;
+      if (!text.value(key, Json()).is_object()) text[key] = {{"rope_type", "default"}};
+      text[key][multiple] = before[multiple];
+    }
   }
   return result;
+}
+
+const SafetensorsEntry* find_of_language_model(const SafetensorsSet& weights, const std::string& name) {
+  if (const SafetensorsEntry* found = weights.find(name)) return found;
+  for (const std::string& inside : names_inside(name))
+    if (const SafetensorsEntry* found = weights.find(inside)) return found;
+  return nullptr;
 }
 
 std::vector<std::string> names_inside(const std::string& name) {
@@ -152,6 +206,12 @@ std::vector<std::string> names_inside(const std::string& name) {
   const std::string before = name.starts_with(peft) ? peft : "", after = name.substr(before.size());
   if (!after.starts_with(model)) return {before + inside + after};
   return {before + model + inside + after.substr(model.size()), before + inside + after};
+}
+
+std::vector<std::string> whole_model_types() {
+  std::vector<std::string> types;
+  for (const WholeModel& row : kWholeModels) types.emplace_back(row.model_type);
+  return types;
 }
 
 const std::vector<std::string>& image_tensor_names() {

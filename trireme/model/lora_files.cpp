@@ -141,15 +141,11 @@ LoraConfig add_adapters(ModelLayout& layout, const ModelConfig& config, const Lo
 ModelConfig with_positions_of_adapter(const ModelConfig& model, const fs::path& adapter) {
   if (!is_there(adapter / "config.json")) return model;
   ModelConfig trained = read_model_config(adapter);
-  const Json then = computed_fields(trained), now = computed_fields(model);
-  for (const auto& [field, value] : then.items()) {
-    const bool of_positions = field.find("rope") != std::string::npos || field == "max_position_embeddings";
-    if (!of_positions && now.value(field, Json()) != value)
-      throw ConfigError(cat("the adapter in ", adapter.string(), " was trained with ", field, " ",
-                            quotation(value), ", and the model has ", quotation(now.value(field, Json())),
-                            "; give the model that it belongs to"));
-  }
-  trained.inside = model.inside;
+  if (const auto differs = difference_beside_positions(trained, model))
+    throw ConfigError(cat("the adapter in ", adapter.string(), " was trained with ", differs->field, " ",
+                          quotation(differs->first), ", and the model has ", quotation(differs->second),
+                          "; give the model that it belongs to"));
+  trained.whole_type = model.whole_type;
   return trained;
 }
 

@@ -21,14 +21,18 @@ const ModelFamily& family_of(const ConfigKeys& keys, const ModelFamilies& famili
       if (type == model_type) return *family;
       known.push_back(model_type);
     }
-  std::string list;
-  for (size_t i = 0; i < known.size(); ++i)
-    list += cat(i == 0 ? "" : i + 1 == known.size() ? " and " : ", ", known[i]);
+  const auto listed = [](const std::vector<std::string>& names) {
+    std::string list;
+    for (size_t i = 0; i < names.size(); ++i)
+      list += cat(i == 0 ? "" : i + 1 == names.size() ? " and " : ", ", names[i]);
+    return list;
+  };
   for (const ModelFamily* family : families)
     if (const auto why = family->refused_types.find(type); why != family->refused_types.end())
       keys.refuse("model_type", why->second);
   throw ConfigError(cat(keys.origin(), ": model_type is ",
-                        type.empty() ? "missing" : "\"" + quotation(type) + "\"", "; Trireme trains ", list));
+                        type.empty() ? "missing" : "\"" + quotation(type) + "\"", "; Trireme trains ",
+                        listed(known), ", and the language model inside ", listed(whole_model_types())));
 }
 
 // What every family's parse must fill: a family that forgets a field is told its name.
@@ -89,7 +93,7 @@ ModelConfig read_model_config(const std::filesystem::path& model_dir, const Mode
   const auto file = model_dir / "config.json";
   const LanguageModel model = language_model_of(read_json(file), file.string(), model_dir);
   ModelConfig config = parse_model_config(model.config, file.string(), families);
-  config.inside = model.inside;
+  config.whole_type = model.whole_type;
   return config;
 }
 

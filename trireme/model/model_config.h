@@ -33,8 +33,8 @@ constexpr auto enum_names(RopeKind) {
                                             {llama3, "llama3"}});
 }
 
-// Queries at position p of a document are multiplied by 1 + beta log(1 + floor(p / original_positions)), so that
-// attention stays sharp over more keys than in pretraining (Llama 4, Ministral 3).
+// Queries at position p of a document are multiplied by 1 + beta log(1 + floor(p / original_positions)), so
+// that attention stays sharp over more keys than in pretraining (Llama 4, Ministral 3; arXiv 2501.19399).
 struct QueryScaling {
   double beta = 0;
   int64_t original_positions = 0;
@@ -102,8 +102,8 @@ struct ModelConfig {
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> eos_token_id;  // the first one when the file lists several
   std::optional<int64_t> pad_token_id;
-  std::string inside;  // model_type of the model that this is the language model of; else empty
-  Json raw;            // the file as read (of a language model inside: its own), which export writes back
+  std::string whole_type;  // model_type of the model that this is the language model of; else empty
+  Json raw;                // the file as read (of a language model inside: its own), which export writes back
 
   int64_t query_width() const { return num_attention_heads * head_dim; }
   int64_t key_value_width() const { return num_key_value_heads * head_dim; }

@@ -126,10 +126,10 @@ RopeConfig parse_rope(const ConfigKeys& keys, const ConfigKeys& rope, const Mode
 
 QueryScaling parse_query_scaling(const ConfigKeys& rope) {
   QueryScaling scaling;
-  scaling.beta = required_number(rope, kQueryScalingBeta);
+  for (const char* key : {kQueryScalingBeta, kOriginalPositions})
+    if (!rope.has(key)) rope.refuse(key, "this family scales its queries by it");
+  scaling.beta = rope.number(kQueryScalingBeta, 0);
   if (!(scaling.beta >= 0)) rope.refuse(kQueryScalingBeta, "expected 0 or more");
-  if (!rope.has(kOriginalPositions))
-    rope.refuse(kOriginalPositions, "this model's scaling of queries needs it");
   scaling.original_positions = rope.size(kOriginalPositions, 0);
   return scaling;
 }
@@ -154,7 +154,10 @@ RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config, 
   RopeConfig result = parse_rope(keys, rope, config, {.silent_theta = family.silent_theta});
   if (family.scales_queries) {
     result.query_scaling = parse_query_scaling(rope);
-    result.original_max_position_embeddings = result.query_scaling->original_positions;
+    const int64_t original = result.query_scaling->original_positions;
+    if (keys.has(kOriginalPositions) && keys.integer(kOriginalPositions, 0) != original)
+      keys.refuse(kOriginalPositions, cat("inside ", key, " it is ", original, "; leave one of them out"));
+    result.original_max_position_embeddings = original;
   }
   return result;
 }

@@ -67,6 +67,53 @@ Json parse_scaling(const std::string& text) {
   return rope;
 }
 
+bool filled(const Json& json, const char* key) {
+  return json.contains(key) && json[key].is_object() && !json[key].empty();
+}
+
+// Where config.json has its rotary embedding. `rope_scaling` beside `rope_theta` is what every version of
+// transformers reads; the newer form stays where the file has it.
+struct RopePlace {
+  bool newer;     // rope_parameters
+  bool of_types;  // Gemma 3: an object for each type of layer
+  const char* key() const { return newer ? "rope_parameters" : "rope_scaling"; }
+};
+RopePlace rope_place(const ModelConfig& config) {
+  const bool newer = filled(config.raw, "rope_parameters") && !filled(config.raw, "rope_scaling");
+  return {newer, newer && config.window_rope};
+}
+
+Json own_rope(const ModelConfig& config) {
+  const RopePlace place = rope_place(config);
+  if (!filled(config.raw, place.key())) return Json::object();
+  const Json& rope = config.raw[place.key()];
+  const Json own = place.of_types ? rope.value(kFullAttention, Json()) : rope;
+  return own.is_null() ? Json::object() : own;
+}
+
+// KIND:FACTOR of the kind that the model has changes its factor and leaves its other numbers.
+Json scaling_of(const std::string& text, const ModelConfig& before) {
+  Json rope = parse_scaling(text);
+  if (text.starts_with('{') || kind_of(rope, text) != before.rope.kind) return rope;
+  const Json own = own_rope(before);
+  for (const char* key : {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor",
+                          "truncate", "low_freq_factor", "high_freq_factor"})
+    if (own.contains(key)) rope[key] = own[key];
+  return rope;
+}
+
+// Of a model that scales its queries (rope_config.h), by the length of pretraining, which transformers has
+// under one key with the rotary embedding's.
+void keep_query_scaling(Json& rope, const QueryScaling& scaling) {
+  const Json asked = rope.value(kOriginalPositions, Json(scaling.original_positions));
+  if (asked != scaling.original_positions)
+    throw ConfigError(cat("--rope_scaling: original_max_position_embeddings is ", quotation(asked),
+                          ", and this model scales its queries by ", scaling.original_positions,
+                          ", which transformers reads from the same key; leave it out"));
+  rope[kQueryScalingBeta] = scaling.beta;
+  rope[kOriginalPositions] = scaling.original_positions;
+}
+
 int64_t stretched(double factor, int64_t tokens) {
   constexpr double kMost = 9e15;  // a whole number that a double holds, for any factor
   return std::llround(std::min(kMost, factor * static_cast<double>(tokens)));
@@ -146,21 +193,13 @@ ModelConfig with_rope(const ModelConfig& config, const RopeOverride& override) {
                           " positions and rotates nothing; leave them out"));
   check_layers_to_override(config);
   Json json = config.raw;
-  const auto filled = [&](const char* key) {
-    return json.contains(key) && json[key].is_object() && !json[key].empty();
-  };
-  // `rope_scaling` beside `rope_theta` is what every version of transformers reads; the newer form stays
-  // where the file has it.
-  const bool newer = filled("rope_parameters") && !filled("rope_scaling");
-  const char* const key = newer ? "rope_parameters" : "rope_scaling";
-  // Gemma 3: an object for each type of layer.
-  const bool of_types = newer && config.window_rope;
-  Json rope = !filled(key) ? Json() : of_types ? json[key].value(kFullAttention, Json()) : json[key];
-  if (rope.is_null()) rope = Json::object();
+  const RopePlace place = rope_place(config);
+  const char* const key = place.key();
+  Json rope = own_rope(config);
   double theta = config.rope.theta;
   RopeKind kind = config.rope.kind;
   if (!override.scaling.empty()) {
-    rope = parse_scaling(override.scaling);
+    rope = scaling_of(override.scaling, config);
     kind = kind_of(rope, override.scaling);
     json.erase("original_max_position_embeddings");
     set_positions(json, rope, config, kind);
@@ -174,10 +213,7 @@ ModelConfig with_rope(const ModelConfig& config, const RopeOverride& override) {
                               number_text(theta), " of --rope_scaling; leave one of them out"));
     }
   }
-  if (const auto& scaling = config.rope.query_scaling) {
-    rope[kQueryScalingBeta] = scaling->beta;
-    if (!rope.contains(kOriginalPositions)) rope[kOriginalPositions] = scaling->original_positions;
-  }
+  if (config.rope.query_scaling) keep_query_scaling(rope, *config.rope.query_scaling);
   theta = override.theta.value_or(theta);
   if (kind == RopeKind::standard && override.theta) {
     const Json positions = json.value("max_position_embeddings", Json());
@@ -185,21 +221,21 @@ ModelConfig with_rope(const ModelConfig& config, const RopeOverride& override) {
         std::max(positions.is_null() ? config.max_position_embeddings : positions.get<int64_t>(),
                  override.longest_tokens);
   }
-  const Json types = of_types ? json[key] : Json();
+  const Json types = place.of_types ? json[key] : Json();
   for (const char* old : {"rope_parameters", "rope_scaling", "rope_theta"}) json.erase(old);
   rope.erase("rope_theta");
-  if (newer) {
+  if (place.newer) {
     rope["rope_theta"] = theta;
     rope["rope_type"] = name_of(kind);
-    json["rope_parameters"] = of_types ? types : rope;
-    if (of_types) json["rope_parameters"][kFullAttention] = rope;
+    json["rope_parameters"] = place.of_types ? types : rope;
+    if (place.of_types) json["rope_parameters"][kFullAttention] = rope;
   } else {
     json["rope_theta"] = theta;
-    json["rope_scaling"] = kind == RopeKind::standard ? Json() : rope;
+    json["rope_scaling"] = kind == RopeKind::standard && !config.rope.query_scaling ? Json() : rope;
   }
   ModelConfig result = parse_model_config(
       json, "the model's config.json with --rope_scaling and --rope_theta", {config.family});
-  result.inside = config.inside;
+  result.whole_type = config.whole_type;
   check_sliding_layers(config, result);
   return result;
 }
@@ -207,7 +243,7 @@ ModelConfig with_rope(const ModelConfig& config, const RopeOverride& override) {
 RopeOverride pinned(const RopeOverride& rope, const ModelConfig& before) {
   if (rope.scaling.empty()) return rope;
   RopeOverride result = rope;
-  Json scaling = parse_scaling(rope.scaling);
+  Json scaling = scaling_of(rope.scaling, before);
   if (!scaling.contains("original_max_position_embeddings"))
     scaling["original_max_position_embeddings"] = original_positions(before);
   result.scaling = scaling.dump();

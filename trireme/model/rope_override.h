@@ -4,14 +4,16 @@
 //   {"rope_type": "yarn", "factor": 16, "beta_fast": 20}     as config.json of transformers has it
 //
 // The factor stretches the length that the model was first trained on: original_max_position_embeddings of
-// its config.json, else max_position_embeddings (of a Gemma 3 that was stretched, over its factor). The result
-// is a config.json that transformers reads:
+// its config.json, else max_position_embeddings (of a Gemma 3 that was stretched, over its factor). The
+// result is a config.json that transformers reads:
 //
 //   linear, yarn, llama3   max_position_embeddings = factor x original, which is recorded
 //   dynamic                max_position_embeddings = original, from which transformers stretches
 //   theta alone            max_position_embeddings grows to the length that is asked for
 //
-// A model that scales its queries by their position (QueryScaling) goes on doing so.
+// A model that scales its queries by their position (QueryScaling) goes on doing so. KIND:FACTOR of the kind
+// that the model has already changes its factor alone: its betas, mscales and attention_factor stay.
+//
 // Of a model whose sliding layers have a rotary embedding of their own (Gemma 3) it is that of the others.
 #pragma once
 

@@ -8,9 +8,12 @@
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
+#include "trireme/base/folder_entries.h"
 #include "trireme/base/safetensors_writer.h"
 #include "trireme/model/checkpoint_files.h"
+#include "trireme/model/computed_fields.h"
 #include "trireme/model/language_model.h"
+#include "trireme/model/lora_files.h"
 
 namespace fs = std::filesystem;
 
@@ -36,15 +39,6 @@ std::map<std::string, ParameterOfUnit> parameters_by_name(const ModelLayout& lay
         if (second.parameter == spec.name) add(second.name, {unit, &spec});
     }
   return found;
-}
-
-std::vector<std::string> weight_files(const fs::path& whole) {
-  const fs::path index = whole / kWeightIndexFile;
-  if (!fs::exists(index)) return {kWeightsFile};
-  std::set<std::string> names;
-  const Json listed = object_value(read_json(index), "weight_map", index.string());
-  for (const Json& file : listed) names.insert(file.get<std::string>());
-  return {names.begin(), names.end()};
 }
 
 void copy_values(const SafetensorsEntry& from, SafetensorsWriter& to) {
@@ -82,7 +76,16 @@ class WholeModelWriter {
       flat_ = unit_flat_(found->second.unit);
       unit_ = found->second.unit;
     }
-    const at::Tensor values = parameter_view(flat_, *found->second.spec).to(dtype_of(entry)).contiguous();
+    const ParameterSpec& spec = *found->second.spec;
+    TRIREME_ASSERT(entry.shape == spec.shape, entry.name, " has another shape");  // check_whole_model
+    const at::Tensor trained = parameter_view(flat_, spec);
+    const at::Tensor values = trained.to(dtype_of(entry)).contiguous();
+    if (const at::Tensor beyond = trained.isfinite().logical_and_(values.isfinite().logical_not_());
+        beyond.any().item<bool>())
+      throw ConfigError(
+          cat(entry.describe(), ": the trained value ", trained.masked_select(beyond)[0].item<float>(),
+              " is beyond the range of its dtype; export the language model by itself, with --dtype "
+              "float32 or bfloat16"));
     writer.write(entry.name, values.const_data_ptr(), entry.bytes);
   }
 
@@ -92,60 +95,45 @@ class WholeModelWriter {
   at::Tensor flat_;
 };
 
-std::vector<std::string> parameters_of(const ModelLayout& layout) {
-  std::vector<std::string> parameters;
-  for (const UnitSpec& unit : layout.units)
-    for (const ParameterSpec& spec : unit.parameters)
-      parameters.push_back(cat(spec.name, " ", at::IntArrayRef(spec.shape)));
-  return parameters;
-}
-
-// "got PARAMETER SHAPE, expected PARAMETER SHAPE"
-std::optional<std::string> first_difference(const ModelLayout& got, const ModelLayout& expected) {
-  const std::vector<std::string> of_got = parameters_of(got), of_expected = parameters_of(expected);
-  const auto [at_got, at_expected] = std::ranges::mismatch(of_got, of_expected);
-  if (at_got == of_got.end() && at_expected == of_expected.end()) return std::nullopt;
-  return cat("got ", at_got == of_got.end() ? "no more" : *at_got, ", expected ",
-             at_expected == of_expected.end() ? "no more" : *at_expected);
-}
-
 // Configurations of tokenizers and of what prepares images.
 bool goes_along(const fs::path& file) {
   static const std::set<std::string> kinds{".json", ".jinja", ".txt", ".model"};
   const std::string name = file.filename();
-  return kinds.contains(file.extension()) && name != "config.json" && name != kWeightIndexFile;
+  return kinds.contains(file.extension()) && name != "config.json" && name != kAdapterConfigFile &&
+         !name.ends_with(".index.json");
 }
 
 }  // namespace
 
-std::string check_whole_model(const fs::path& whole, const ModelLayout& layout) {
+std::string check_whole_model(const fs::path& whole, const ModelConfig& trained) {
   const ModelConfig config = read_model_config(whole);
-  if (config.inside.empty())
+  if (config.whole_type.empty())
     throw ConfigError(cat(whole.string(),
                           ": this model has no language model inside; expected one that reads images too, "
                           "such as a gemma3 or a mistral3. A model of text alone is exported by itself"));
-  if (const auto differs = first_difference(make_model_layout(config), layout))
-    throw ConfigError(cat(whole.string(), ": the language model inside is not of the checkpoint's sizes: ",
-                          *differs, "; expected the model from which the run began"));
+  if (const auto differs = difference_beside_positions(trained, config))
+    throw ConfigError(cat(whole.string(), ": the language model inside has ", differs->field, " ",
+                          quotation(differs->second), ", and the checkpoint ", quotation(differs->first),
+                          "; expected the model from which the run began"));
+  const ModelLayout layout = make_model_layout(config);
   const CheckpointReader reader(whole);
   for (const UnitSpec& unit : layout.units)
     for (const ParameterSpec& spec : unit.parameters) static_cast<void>(reader.stored(spec));
-  return config.inside;
-}
-
-at::ScalarType dtype_of_whole_model(const fs::path& whole, const ModelLayout& layout) {
-  return dtype_of(CheckpointReader(whole).stored(layout.units.front().parameters.front()));
+  if (const std::vector<std::string> unused = reader.unused_names(layout); !unused.empty())
+    throw DataError(cat(whole.string(), ": the weights hold a tensor that a ", config.whole_type,
+                        " does not have, or twice: ", unused.front()));
+  return config.whole_type;
 }
 
 void write_whole_model(const fs::path& out, const fs::path& whole, const ModelConfig& config,
                        const ModelLayout& layout, const std::function<at::Tensor(int unit)>& unit_flat) {
   const at::NoGradGuard no_grad;
   WholeModelWriter writer(layout, unit_flat);
-  for (const std::string& name : weight_files(whole)) writer.write_file(whole / name, out / name);
-  if (fs::exists(whole / kWeightIndexFile)) copy_durable(whole / kWeightIndexFile, out / kWeightIndexFile);
-  for (const auto& entry : fs::directory_iterator(whole))
-    if (entry.is_regular_file() && goes_along(entry.path()))
-      copy_durable(entry.path(), out / entry.path().filename());
+  const SafetensorsSet weights(whole);
+  for (const fs::path& file : weights.files()) writer.write_file(file, out / file.filename());
+  if (!weights.is_single()) copy_durable(whole / kWeightIndexFile, out / kWeightIndexFile);
+  for (const fs::path& file : entries_of(whole))
+    if (is_file(file) && goes_along(file)) copy_durable(file, out / file.filename());
   const Json json = with_positions_of(read_json(whole / "config.json"), config.raw);
   replace_file(out / "config.json", json.dump(2) + "\n");
 }

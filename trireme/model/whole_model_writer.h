@@ -13,16 +13,15 @@
 
 namespace trireme {
 
-// Throws ConfigError unless `whole` holds a model that reads images too, with a language model of this layout;
-// DataError where its files lack a parameter. Changes nothing. Returns its model_type.
-std::string check_whole_model(const std::filesystem::path& whole, const ModelLayout& layout);
+// Throws ConfigError unless `whole` holds a model that reads images too, with a language model as `trained`
+// is but for its positions; DataError where its files lack a parameter or have one twice. Changes nothing.
+// Returns its model_type.
+std::string check_whole_model(const std::filesystem::path& whole, const ModelConfig& trained);
 
-// The dtype in which `whole` has its language model.
-at::ScalarType dtype_of_whole_model(const std::filesystem::path& whole, const ModelLayout& layout);
-
-// Into an empty folder. `unit_flat(u)` gives unit u's fp32 values and may be asked for a unit again.
-// config.json is that of `whole`, with the positions of `config`. Weights in other formats than safetensors are
-// left out.
+// Into an empty folder, from a model that check_whole_model passed. `unit_flat(u)` gives unit u's fp32 values
+// and may be asked for a unit again. config.json is that of `whole`, with the positions of `config`. Weights
+// in other formats than safetensors are left out. Throws ConfigError for a value beyond the range of a
+// tensor's dtype.
 void write_whole_model(const std::filesystem::path& out, const std::filesystem::path& whole,
                        const ModelConfig& config, const ModelLayout& layout,
                        const std::function<at::Tensor(int unit)>& unit_flat);

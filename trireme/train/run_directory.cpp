@@ -145,7 +145,7 @@ void RunDirectory::clear(const std::vector<fs::path>& kept) const {
   }
 }
 
-fs::path find_checkpoint(const fs::path& path) {
+fs::path find_checkpoint(const fs::path& path, const std::function<void(const std::string&)>& note) {
   std::error_code ignored;
   if (fs::exists(path / kManifestFile, ignored)) {
     verify_checkpoint(path);
@@ -157,6 +157,9 @@ fs::path find_checkpoint(const fs::path& path) {
     check_readable(entry->path);
     try {
       verify_checkpoint(entry->path);
+      if (!problems.empty())
+        note(cat(path.string(), ": ", entry->path.filename().string(),
+                 " is taken, the newest checkpoint that is whole:", problems));
       return entry->path;
     } catch (const DataError& error) {
       problems += cat("\n  ", error.what());

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,7 +43,8 @@ class RunDirectory {
   // By step, oldest first, without temporaries. Empty if there is no folder; DataError if it cannot be read.
   std::vector<CheckpointEntry> list() const;
 
-  // Makes the folders and removes the remains of killed saves, and of text that was being tokenized. DataError when the folder cannot be written.
+  // Makes the folders and removes the remains of killed saves, and of text that was being tokenized.
+  // DataError when the folder cannot be written.
   void prepare() const;
   void remove_stale() const;
   // Gives temporary(step) its final name, which appears at once. An earlier checkpoint of this step, which is
@@ -65,8 +67,10 @@ class RunDirectory {
 };
 
 // A checkpoint's folder means that checkpoint, after its files are verified. A run's folder means its newest
-// whole checkpoint. Throws ConfigError for any other path; DataError when the checkpoint is damaged, or when
-// a newer one may not be read: it may well be whole. Ranks that look together use resume.h.
-std::filesystem::path find_checkpoint(const std::filesystem::path& path);
+// whole checkpoint; `note` is told which newer ones are broken. Throws ConfigError for any other path;
+// DataError when the checkpoint is damaged, or when a newer one may not be read: it may well be whole. Ranks
+// that look together use resume.h.
+std::filesystem::path find_checkpoint(const std::filesystem::path& path,
+                                      const std::function<void(const std::string&)>& note);
 
 }  // namespace trireme

@@ -1,6 +1,6 @@
 // A decoder's layer and head: RMS norms before each part, rotary positions, an MLP (decoder_mlp.h).
 //
-//   before attention   x_TM -> norm -> q|k|v projection -> (q/k norm) -> rotary -> qkv_TND
+//   before attention   x_TM -> norm -> q|k|v projection -> (q/k norm) -> rotary -> (q x scale) -> qkv_TND
 //   after attention    o -> out projection = a -> (norm) + x = x1 -> norm -> MLP + x1 = y_TM
 //   head               x_TM -> norm -> matrix -> logits_TV
 //
@@ -13,6 +13,7 @@
 #include <tuple>
 #include <utility>
 
+#include "trireme/base/error.h"
 #include "trireme/kernels/token_ops.h"
 #include "trireme/model/adapted_linear.h"
 #include "trireme/model/families/decoder_mlp.h"
@@ -32,7 +33,10 @@ at::Tensor residual_after_attention(const UnitWeights& w, const at::Tensor& x_TM
 class DecoderLayer final : public Layer {
  public:
   explicit DecoderLayer(const ModelConfig& config)
-      : config_(config), mlp_(config.num_experts > 0 ? make_expert_mlp(config) : make_gated_mlp(config)) {}
+      : config_(config), mlp_(config.num_experts > 0 ? make_expert_mlp(config) : make_gated_mlp(config)) {
+    TRIREME_ASSERT(!(config.rope.query_scaling && config.qk_norm),
+                   "a norm's gradient would miss the scale of queries");
+  }
 
   void before_attention_forward(const LayerTensors& layer, const at::Tensor& x_TM, int64_t first_row,
                                 const at::Tensor& qkv_TND) const override {
@@ -65,7 +69,7 @@ class DecoderLayer final : public Layer {
         in_place ? dqkv_TND : at::empty(dqkv_TND.sizes(), dqkv_TND.options().dtype(dtype));
     rotate_heads_backward(dqkv_TND, rotary, before, projected, gradients.to_add(kQueryNorm),
                           gradients.to_add(kKeyNorm));
-    // The scale of a token's queries passes through their rotation, and no family has it beside a norm of them.
+    // The scale of a token's queries passes through their rotation.
     scale_queries(layer.rotary.query_scale, first_row, projected);
     const at::Tensor flat = projected.view({projected.size(0), -1});
     add_adapted_linear_gradients(gradients, w, kQkv, kQkvBias, flat, normed);

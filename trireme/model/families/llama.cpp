@@ -68,6 +68,7 @@ constexpr DecoderKind kKinds[] = {
      .max_position_embeddings = 131072,
      .bos_token_id = 1,
      .eos_token_id = 2,
+     .names_head_dim = true,
      .attention_bias = AttentionBias::none,
      .windows = Windows::by_layer_types},
     {.model_type = "ministral3",
@@ -225,7 +226,7 @@ ModelLayout layout(const ModelConfig& config) {
          "config.json says that the head shares the embedding; set tie_word_embeddings false there"}};
   // Saved by transformers before 4.32, computed from config.json since.
   layout.unread_names = {"rotary_emb.inv_freq"};
-  if (!config.inside.empty())
+  if (!config.whole_type.empty())
     std::ranges::copy(image_tensor_names(), std::back_inserter(layout.unread_names));
   layout.other_forms = {
       {".lora_A.",
