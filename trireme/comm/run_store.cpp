@@ -19,7 +19,7 @@ using StoreClock = std::chrono::steady_clock;
 constexpr auto kFirstPause = std::chrono::milliseconds(10);
 constexpr auto kLongestPause = std::chrono::milliseconds(500);
 // Rank 0 tells which ranks have not come. A rank waits this long beyond its deadline to hear it.
-constexpr auto kTimeToHear = std::chrono::milliseconds(500);
+constexpr auto kTimeToHearOfStore = std::chrono::milliseconds(500);
 
 std::string text_of(const std::vector<uint8_t>& bytes) {
   return {bytes.begin(), bytes.end()};
@@ -128,7 +128,7 @@ Verdict RunStore::meet(Deadline deadline) {
     connection_->send(proven_frame(hello.texts(), identity_.secret.bytes, kRoleOfRank, nonces), deadline);
     std::optional<std::string> frame;
     while (!(frame = take_frame(received_, kLargestHello_bytes)))
-      connection_->receive(received_, deadline + kTimeToHear);
+      connection_->receive(received_, deadline + kTimeToHearOfStore);
     Texts texts = texts_of(*frame);
     if (!take_proof(texts, identity_.secret.bytes, kRoleOfStore, nonces) || texts.size() != 2)
       throw ConfigError(
