@@ -97,7 +97,7 @@ class Hosts : public ::testing::Test {
   std::map<std::string, std::string> before_;
 };
 
-const std::vector<HostSlots> kTwo{{"good-1", {0}}, {"good-2", {0}}};
+const std::vector<HostSlots> kTwoHosts{{"good-1", {0}}, {"good-2", {0}}};
 
 TEST_F(Hosts, run_ranks_of_one_run_with_slots_environment_and_words_as_they_were_given) {
   set("NCCL_DEBUG", "it's \"quoted\" $HOME");
@@ -150,14 +150,14 @@ TEST_F(Hosts, start_again_together) {
                                 "$RANK; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; "
                                 "[ $RANK = 1 ] && kill -9 $$; sleep 20");
   again.max_restarts = 3;
-  LauncherProcess first(again, on(kTwo));
+  LauncherProcess first(again, on(kTwoHosts));
   EXPECT_EQ(first.wait(), 0) << first.err();
   for (const char* name : {"attempts.0", "attempts.1"}) EXPECT_EQ(testing::bytes_of(folder_ / name), "xx");
   EXPECT_THAT(first.err(), AllOf(HasSubstr("rank 1 (process "), HasSubstr("restart 1 of 3")));
 }
 
 TEST_F(Hosts, return_the_code_of_the_rank_to_blame) {
-  LauncherProcess first(options("[ $RANK = 0 ] && sleep 20; echo a broken file >&2; exit 65"), on(kTwo));
+  LauncherProcess first(options("[ $RANK = 0 ] && sleep 20; echo a broken file >&2; exit 65"), on(kTwoHosts));
   EXPECT_EQ(first.wait(), 65) << first.err();
   EXPECT_THAT(first.err(), AllOf(HasSubstr("    a broken file\n"), Not(HasSubstr("the launcher on"))));
 }
@@ -165,7 +165,7 @@ TEST_F(Hosts, return_the_code_of_the_rank_to_blame) {
 TEST_F(Hosts, all_save_when_the_one_command_is_asked_to_stop) {
   LauncherProcess first(options("trap ': > " + (folder_ / "saved.").string() + "$RANK; exit 75' TERM; " +
                                 there() + "while :; do sleep 0.05; done"),
-                        on(kTwo));
+                        on(kTwoHosts));
   ASSERT_TRUE(all_there()) << first.err();
   first.send(SIGUSR1);
   EXPECT_EQ(first.wait(), 75) << first.err();
@@ -175,7 +175,7 @@ TEST_F(Hosts, all_save_when_the_one_command_is_asked_to_stop) {
 
 TEST_F(Hosts, keep_no_process_when_the_one_command_is_killed) {
   const std::string pids = "echo $$ > " + (folder_ / "pid.").string() + "$RANK; " + there();
-  LauncherProcess first(options(pids + "sleep 100"), on(kTwo));
+  LauncherProcess first(options(pids + "sleep 100"), on(kTwoHosts));
   ASSERT_TRUE(all_there()) << first.err();
   first.send(SIGKILL);
   for (const pid_t launcher : launchers()) EXPECT_TRUE(testing::ends_soon(launcher));
@@ -185,7 +185,7 @@ TEST_F(Hosts, keep_no_process_when_the_one_command_is_killed) {
 
 TEST_F(Hosts, whose_connection_is_lost_stop_the_run_and_are_named) {
   set("CUT", "yes");  // ssh ends with 255 when its launcher does
-  LauncherProcess first(options(there() + "sleep 100"), on(kTwo));
+  LauncherProcess first(options(there() + "sleep 100"), on(kTwoHosts));
   ASSERT_TRUE(all_there()) << first.err();
   ::kill(launchers().back(), SIGKILL);
   EXPECT_EQ(first.wait(), 75) << first.err();
@@ -203,7 +203,7 @@ TEST_F(Hosts, that_are_gone_for_good_are_left_out_where_that_is_asked) {
       "[ $RANK = 1 ] && { : > $FOLDER/gone; kill -9 $PPID; }; sleep 20");
   elastic.elastic = true;
   elastic.max_restarts = 1;
-  LauncherProcess first(elastic, on(kTwo));
+  LauncherProcess first(elastic, on(kTwoHosts));
   EXPECT_EQ(first.wait(), 0) << first.err();
   EXPECT_THAT(first.out(), HasSubstr("[rank 0] 0/1 attempt 1 first 2\n"));
   EXPECT_THAT(first.err(), AllOf(HasSubstr("--elastic leaves out good-2: no ssh server answers"),

@@ -19,7 +19,7 @@
 namespace trireme {
 namespace {
 
-constexpr int kPollMilliseconds = 200;
+constexpr int kHostsPollMilliseconds = 200;
 // A launcher that ended takes the others with it by itself; those that do not notice are asked to.
 constexpr double kTimeToFollowSeconds = 10;
 // Before each look for hosts that were lost; the first to let another launch end.
@@ -132,7 +132,7 @@ class SeveralHosts {
     for (const HostLauncher& one : launchers_)
       for (const int descriptor : {one.stdout_fd(), one.stderr_fd()})
         waiting.push_back({descriptor, POLLIN, 0});  // poll() skips a closed descriptor (-1)
-    ::poll(waiting.data(), waiting.size(), kPollMilliseconds);
+    ::poll(waiting.data(), waiting.size(), kHostsPollMilliseconds);
     const double now = now_seconds();
     const TakenSignals::StopNews news = signals_.next_request();
     if (news.signal != 0) stop_all(news.signal);

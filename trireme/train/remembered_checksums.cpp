@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
-constexpr int kFormat = 1;
+constexpr int kChecksumsFormat = 1;
 constexpr int64_t kNanoseconds = 1'000'000'000;
 constexpr int64_t kCoarsestClockNs = 2 * kNanoseconds;
 
@@ -57,7 +57,7 @@ void RememberedChecksums::read() {
   JsonLimits limits;
   limits.bytes = int64_t{4} << 30;  // enough for millions of files
   const Json json = read_json(file_, limits);
-  whole_number(json, "format", {kFormat, kFormat}, origin);
+  whole_number(json, "format", {kChecksumsFormat, kChecksumsFormat}, origin);
   const Json& sources = object_value(json, "sources", origin);
   if (text_value(json, "xxh3", origin) != text_checksum(sources.dump()))
     throw DataError(cat(origin, ": \"xxh3\" is not the checksum of \"sources\""));
@@ -76,7 +76,8 @@ void RememberedChecksums::write() const {
       sources[input][name] = {{"bytes", known.state.bytes},
                               {"modified_ns", known.state.modified_ns},
                               {"xxh3", checksum_text(known.xxh3)}};
-  const Json json = {{"format", kFormat}, {"xxh3", text_checksum(sources.dump())}, {"sources", sources}};
+  const Json json = {
+      {"format", kChecksumsFormat}, {"xxh3", text_checksum(sources.dump())}, {"sources", sources}};
   std::error_code shown_by_writing;
   fs::create_directories(file_.parent_path(), shown_by_writing);
   try {
