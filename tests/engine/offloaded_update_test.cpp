@@ -25,7 +25,7 @@ using testing::TemporaryFolder;
 
 constexpr int64_t kVocabulary = 70;
 
-void write_tied_or_not(const std::filesystem::path& folder, bool tied) {
+void write_three_layers(const std::filesystem::path& folder, bool tied) {
   Json config = testing::tiny_llama_config();
   config["num_hidden_layers"] = 3;
   config["tie_word_embeddings"] = tied;
@@ -98,7 +98,7 @@ Outcome train(const std::filesystem::path& model, const EngineOptions& options, 
 
 class OffloadedUpdate : public ::testing::Test {
  protected:
-  OffloadedUpdate() { write_tied_or_not(model_.path(), false); }
+  OffloadedUpdate() { write_three_layers(model_.path(), false); }
 
   // Of both.
   Outcome expect_same(const std::filesystem::path& model, const EngineOptions& plain, EngineOptions offloaded,
@@ -137,7 +137,7 @@ TEST_F(OffloadedUpdate, is_bitwise_the_update_beside_the_values_at_every_stage) 
 
 TEST_F(OffloadedUpdate, is_so_with_masters_beside_values_of_16_bits_a_tied_matrix_and_parameters_on_disk) {
   const TemporaryFolder tied;
-  write_tied_or_not(tied.path(), true);
+  write_three_layers(tied.path(), true);
   for (const int ranks : {1, 2})
     for (const int stage : {0, 2, 3})
       for (const bool in_backward : {false, true}) {
