@@ -444,7 +444,7 @@ class FlagsArrive : public ::testing::Test {
     const auto resolved = [](const ExportFlags& flags, const OptionParser& /*parser*/) {
       Json found{{"checkpoint", flags.checkpoint.string()}, {"out", flags.out.string()}};
       found.update({{"dtype", flags.dtype}, {"merge", flags.merge}, {"model", flags.model}});
-      found["overwrite"] = flags.overwrite;
+      found.update({{"overwrite", flags.overwrite}, {"into", flags.into}});
       return found;
     };
     return command_of<ExportFlags>({{"checkpoint", "run"}, {"out", "model"}},
