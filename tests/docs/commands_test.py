@@ -19,6 +19,7 @@ TRIREME = os.environ.get("TRIREME_BINARY", str(ROOT / "build/cpu/bin/trireme"))
 LIMIT_SECONDS = 600  # of a command that hangs
 FIXTURE = ROOT / "tests/parity/fixtures/llama"  # a model, and reference.safetensors as tools/hf_reference.py writes it
 HUB_MODEL = "meta-llama/Llama-3.1-8B"
+HUB_WHOLE_MODEL = "google/gemma-3-12b-pt"  # which reads images too
 PAGES = ["README.md", "CONTRIBUTING.md", "tests/README.md", "docs/benchmarks/README.md",
          *sorted(str(page.relative_to(ROOT)) for folder in ("docs", "docs/methods") for page in (ROOT / folder).glob("*.md"))]
 ELSEWHERE = {"hf", "python", "mkdir", "tar", "if", "export", "mpirun", "(umask", ".deps/python/bin/python", "python3", "trireme-0.1.0-cuda-linux-x86_64/bin/trireme",
@@ -61,11 +62,12 @@ class Commands(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = Path(tempfile.mkdtemp(prefix="trireme-docs-"))
         cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
-        hub = cls.folder / "hub" / ("models--" + HUB_MODEL.replace("/", "--"))
-        (hub / "refs").mkdir(parents=True)
-        (hub / "refs/main").write_text("1")
         cls.run_trireme("trireme init --preset tiny --out tiny --seed 1")
-        shutil.copytree(cls.folder / "tiny", hub / "snapshots/1")
+        cls.put_into_hub(HUB_MODEL, cls.folder / "tiny")
+        cls.run_trireme("trireme init --preset tiny-gemma3 --out whole --seed 1")
+        text = json.loads((cls.folder / "whole/config.json").read_text())
+        (cls.folder / "whole/config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": text, "vision_config": {}}))
+        cls.put_into_hub(HUB_WHOLE_MODEL, cls.folder / "whole")
         shutil.copy(FIXTURE / "reference.safetensors", cls.folder)
         shutil.copytree(ROOT / "docs/methods", cls.folder / "data/repositories")
         (cls.folder / "stages.yaml").write_text("- {max_seq_length: 16, steps: 2}\n- {max_seq_length: 64, tokens: 1k, rope_scaling: yarn:4, sp: 2, zero: 3}\n")
@@ -74,6 +76,13 @@ class Commands(unittest.TestCase):
         (cls.folder / "run.secret").write_text("0123456789abcdef" * 4)
         (cls.folder / "run.secret").chmod(0o600)
         (cls.folder / "hosts").write_text("localhost slots=1\n127.0.0.1 slots=1\n")
+
+    @classmethod
+    def put_into_hub(cls, name, model):
+        hub = cls.folder / "hub" / ("models--" + name.replace("/", "--"))
+        (hub / "refs").mkdir(parents=True)
+        (hub / "refs/main").write_text("1")
+        shutil.copytree(model, hub / "snapshots/1")
 
     @classmethod
     def start(cls, text):
