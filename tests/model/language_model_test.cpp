@@ -17,7 +17,6 @@ namespace trireme {
 namespace language_model_test {
 namespace {
 
-namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -55,6 +54,7 @@ class LanguageModels : public ::testing::Test {
   // Tensors of `rows` rows, each with its first value.
   void write(const std::vector<std::pair<std::string, float>>& tensors) const {
     std::vector<SafetensorsSpec> specs;
+    specs.reserve(tensors.size());
     for (const auto& [name, value] : tensors) specs.push_back({name, "F32", {2}});
     SafetensorsWriter writer(folder_ / "model.safetensors", specs);
     for (const auto& [name, value] : tensors) {

@@ -142,7 +142,7 @@ void export_model(const ExportFlags& flags, const fs::path& source) {
   ModelOutput output(flags.out, flags.overwrite);
   int64_t elements = 0;
   const auto unit_values = [&](int unit) {
-    const at::Tensor flat = trained.values(unit);
+    at::Tensor flat = trained.values(unit);
     check_range(trained.layout().units[static_cast<size_t>(unit)], flat, dtype);
     elements += flat.numel();
     return flat;

@@ -14,6 +14,7 @@
 #include "trireme/model/computed_fields.h"
 #include "trireme/model/language_model.h"
 #include "trireme/model/lora_files.h"
+#include "trireme/model/unit_weights.h"
 
 namespace fs = std::filesystem;
 
