@@ -8,11 +8,10 @@ import sys
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors.torch import load_file
+from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-from test_lora import LENGTH, STEPS, TEXTS, loss_of, losses_of, run, train
+from test_lora import LENGTH, TEXTS, loss_of, losses_of, losses_of_steps, run, train
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "parity"))
 import make_fixtures
@@ -63,14 +62,7 @@ def test_steps_are_those_of_the_whole_model_and_go_back_into_it(whole, tmp_path,
     groups = [{"params": [parameter for parameter in trained if (parameter.dim() > 1) == decays], "weight_decay": decay}
               for decays, decay in ((True, 0.1), (False, 0.0))]  # as the Trainer has it
     optimizer = torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.999), eps=1e-8)
-    losses = []
-    for _ in range(STEPS):
-        loss = loss_of(model)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(trained, 0.2)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
+    losses = losses_of_steps(model, optimizer)
     said = train(whole, tmp_path / "run", "--zero", zero, ranks=ranks, rate=RATE)
     assert f"the language model of a {model.config.model_type}" in said
     assert losses_of(tmp_path / "run") == pytest.approx(losses, rel=1e-5)

@@ -219,12 +219,6 @@ std::vector<std::string> SafetensorsSet::names() const {
   return all;
 }
 
-std::vector<std::filesystem::path> SafetensorsSet::files() const {
-  std::vector<std::filesystem::path> paths;
-  for (const auto& file : files_) paths.push_back(file->path());
-  return paths;
-}
-
 int64_t SafetensorsSet::read_bytes() const {
   int64_t bytes = 0;
   for (const auto& file : files_) bytes += file->read_bytes();

@@ -73,7 +73,7 @@ class SafetensorsSet {
   const SafetensorsEntry& at(const std::string& name) const;
   std::vector<std::string> names() const;  // sorted
   int64_t read_bytes() const;              // of all files, so far
-  std::vector<std::filesystem::path> files() const;
+  const std::vector<std::unique_ptr<SafetensorsFile>>& files() const { return files_; }
   bool is_single() const { return single_; }  // else there is an index
 
  private:

@@ -13,6 +13,7 @@
 #include "trireme/cli/unread_flags.h"
 #include "trireme/cli/weight_dtype.h"
 #include "trireme/model/checkpoint_files.h"
+#include "trireme/model/finite_values.h"
 #include "trireme/model/lora_files.h"
 #include "trireme/model/rope_override.h"
 #include "trireme/model/whole_model_writer.h"
@@ -27,12 +28,11 @@ namespace {
 
 // Values beyond the range of `dtype` would become infinite.
 void check_range(const UnitSpec& unit, const at::Tensor& flat, at::ScalarType dtype) {
-  if (dtype == at::kFloat) return;
-  const at::Tensor beyond = flat.isfinite().logical_and_(flat.to(dtype).isfinite().logical_not_());
-  if (!beyond.any().item<bool>()) return;
+  const std::optional<float> beyond = value_beyond(flat, dtype);
+  if (!beyond) return;
   const bool half = dtype == at::kHalf;
   throw ConfigError(cat("--dtype ", half ? "float16: " : "bfloat16: ", unit.name, " holds the value ",
-                        flat.masked_select(beyond)[0].item<float>(), ", and ",
+                        *beyond, ", and ",
                         half ? "float16 ends at 65504; use --dtype bfloat16 or float32"
                              : "bfloat16 ends at 3.39e38; use --dtype float32"));
 }

@@ -89,21 +89,6 @@ ModelConfig config_of(const fs::path& model_dir, const EngineOptions& options,
   return trained;
 }
 
-// A tensor that no part of the model reads means that config.json and the weights tell of different models.
-void refuse_unused(const std::vector<std::string>& names, const ModelLayout& layout,
-                   const std::filesystem::path& model_dir, const char* config = "config.json") {
-  if (names.empty()) return;
-  for (const std::string& name : names)
-    for (const auto& [text, what_to_do] : layout.other_forms)
-      if (name.find(text) != std::string::npos)
-        throw DataError(cat(model_dir.string(), ": ", name, ": ", what_to_do));
-  std::string list;
-  for (size_t i = 0; i < std::min<size_t>(names.size(), 5); ++i) list += (i == 0 ? "" : ", ") + names[i];
-  throw DataError(cat(model_dir.string(), ": the weights hold ", names.size(), " tensors that the model of ",
-                      config, " does not have: ", list, names.size() > 5 ? ", ..." : "",
-                      "; expected weights and ", config, " of the same model"));
-}
-
 }  // namespace
 
 // The stores of parameters, gradients and the optimizer's state.

@@ -132,6 +132,20 @@ std::vector<std::string> CheckpointReader::unused_names(const ModelLayout& layou
   return unused;
 }
 
+void refuse_unused(const std::vector<std::string>& names, const ModelLayout& layout,
+                   const std::filesystem::path& model_dir, const char* config) {
+  if (names.empty()) return;
+  for (const std::string& name : names)
+    for (const auto& [text, what_to_do] : layout.other_forms)
+      if (name.find(text) != std::string::npos)
+        throw DataError(cat(model_dir.string(), ": ", name, ": ", what_to_do));
+  std::string list;
+  for (size_t i = 0; i < std::min<size_t>(names.size(), 5); ++i) list += (i == 0 ? "" : ", ") + names[i];
+  throw DataError(cat(model_dir.string(), ": the weights hold ", names.size(), " tensors that the model of ",
+                      config, " does not have: ", list, names.size() > 5 ? ", ..." : "",
+                      "; expected weights and ", config, " of the same model"));
+}
+
 at::Generator generator_of_parameter(const std::string& name, uint64_t seed) {
   // FNV-1a over the name, then the seed.
   uint64_t key = 0xcbf29ce484222325ULL;

@@ -41,6 +41,11 @@ class CheckpointReader {
   SafetensorsSet weights_;
 };
 
+// Throws the DataError of names that unused_names found, if there are any: a tensor that no part of the model
+// reads means that `config` and the weights tell of different models.
+void refuse_unused(const std::vector<std::string>& names, const ModelLayout& layout,
+                   const std::filesystem::path& model_dir, const char* config = "config.json");
+
 // Of the values in a file. Throws DataError for what is no float.
 at::ScalarType dtype_of(const SafetensorsEntry& stored);
 // Throws the DataError of a value that is not finite; `element`: of the parameter, counted row by row.

@@ -83,6 +83,13 @@ std::optional<int64_t> copy_and_check(const at::Tensor& from, const at::Tensor& 
   });
 }
 
+std::optional<float> value_beyond(const at::Tensor& values, at::ScalarType dtype) {
+  if (dtype == at::kFloat) return std::nullopt;
+  const at::Tensor beyond = values.isfinite().logical_and_(values.to(dtype).isfinite().logical_not_());
+  if (!beyond.any().item<bool>()) return std::nullopt;
+  return values.masked_select(beyond)[0].item<float>();
+}
+
 std::string not_finite_text(const ParameterSpec& spec, int64_t element, double value) {
   const int64_t row_elements = spec.shape.size() > 1 ? spec.elements / spec.shape[0] : 1;
   return cat(spec.shape.size() > 1 ? "row " : "element ", element / row_elements, " holds ",

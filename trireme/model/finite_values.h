@@ -18,6 +18,9 @@ std::optional<int64_t> first_not_finite(const at::Tensor& flat);
 // the same pass, with all threads, what first_not_finite(from) says.
 std::optional<int64_t> copy_and_check(const at::Tensor& from, const at::Tensor& to);
 
+// A finite value of an fp32 tensor that would be infinite in this dtype; none where there is none.
+std::optional<float> value_beyond(const at::Tensor& values, at::ScalarType dtype);
+
 // Of an element of a parameter, counted row by row: "row 17 holds NaN".
 std::string not_finite_text(const ParameterSpec& spec, int64_t element, double value);
 // Of a parameter's values; none where all are finite.

@@ -63,9 +63,9 @@ const WholeModel* whole_model(const Json& config) {
   return known == std::end(kWholeModels) ? nullptr : known;
 }
 
-// Where the language model's config is.
-Json& text_config_in(Json& whole) {
-  return whole.value("text_config", Json()).is_null() ? whole : whole["text_config"];
+// Else the language model's config lies beside the rest.
+bool has_text_config(const Json& whole) {
+  return !whole.value("text_config", Json()).is_null();
 }
 
 const TextModel& text_model(const WholeModel& known, const Json& text, const std::string& origin) {
@@ -102,11 +102,10 @@ void fill_silent(Json& config, const TextModel& model) {
 
 // All but whether the head shares the embedding.
 Json text_of(const Json& whole, const WholeModel& known, const std::string& origin) {
-  if (whole.value("text_config", Json()).is_null() && !(known.lies_flat && whole.contains("hidden_size")))
+  if (!has_text_config(whole) && !(known.lies_flat && whole.contains("hidden_size")))
     throw ConfigError(
         cat(origin, ": a ", known.model_type, " needs text_config, the config.json of its language model"));
-  Json copy = whole;
-  Json config = text_config_in(copy);
+  Json config = has_text_config(whole) ? whole["text_config"] : whole;
   if (!config.is_object())
     throw ConfigError(cat(origin, ": text_config is ", quotation(config), "; expected an object"));
   const TextModel& model = text_model(known, config, origin);
@@ -153,13 +152,12 @@ std::optional<bool> shares_embedding(const WholeModel& known, const Json& whole,
   if (whole.contains("tie_word_embeddings")) said = whole["tie_word_embeddings"] == true;
   if (known.lies_flat && text.value("tie_word_embeddings", Json()) == true) said = true;
   if (said == false) return false;
-  if (const auto weights = weights_of(model_dir)) {
-    const SafetensorsEntry* const embedding = find_of_language_model(*weights, "model.embed_tokens.weight");
-    const SafetensorsEntry* const head = find_of_language_model(*weights, "lm_head.weight");
-    if (!said.value_or(known.shares_embedding)) return false;
-    return embedding == nullptr || head == nullptr || look_alike(*embedding, *head);
-  }
-  return said;
+  const std::optional<SafetensorsSet> weights = weights_of(model_dir);
+  if (!weights) return said;
+  if (!said.value_or(known.shares_embedding)) return false;
+  const SafetensorsEntry* const embedding = find_of_language_model(*weights, "model.embed_tokens.weight");
+  const SafetensorsEntry* const head = find_of_language_model(*weights, "lm_head.weight");
+  return embedding == nullptr || head == nullptr || look_alike(*embedding, *head);
 }
 
 }  // namespace
@@ -178,7 +176,7 @@ Json with_positions_of(const Json& whole, const Json& config) {
   TRIREME_ASSERT(known != nullptr, "no whole model");
   const Json single = text_of(whole, *known, "config.json");
   Json result = whole;
-  Json& text = text_config_in(result);
+  Json& text = has_text_config(result) ? result["text_config"] : result;
   for (const char* key :
        {"rope_theta", "max_position_embeddings", kOriginalPositions, "rope_parameters", "rope_scaling"}) {
     if (config.value(key, Json()) == single.value(key, Json())) continue;

@@ -73,10 +73,6 @@ void parse_llama3(const ConfigKeys& rope, RopeConfig& result) {
     rope.refuse("high_freq_factor", "expected high_freq_factor > low_freq_factor > 0");
 }
 
-bool filled(const ConfigKeys& keys, const char* key) {
-  return keys.has(key) && !(keys.json()[key].is_object() && keys.json()[key].empty());
-}
-
 RopeConfig parse_rope(const ConfigKeys& keys, const ConfigKeys& rope, const ModelConfig& config,
                       const KeysBeside& beside) {
   for (const auto& [name, value] : rope.json().items())
@@ -141,6 +137,15 @@ const Json& empty_object() {
 
 }  // namespace
 
+bool is_filled(const Json& config, const char* key) {
+  const auto found = config.find(key);
+  return found != config.end() && !found->is_null() && !(found->is_object() && found->empty());
+}
+
+const char* rope_key(const Json& config) {
+  return is_filled(config, "rope_scaling") ? "rope_scaling" : "rope_parameters";
+}
+
 std::vector<std::string> rope_keys() {
   return {"rope_type",       "type",      "rope_theta",      "factor",
           "beta_fast",       "beta_slow", "mscale",          "attention_factor",
@@ -149,8 +154,9 @@ std::vector<std::string> rope_keys() {
 }
 
 RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config, const RopeOfFamily& family) {
-  const char* const key = filled(keys, "rope_scaling") ? "rope_scaling" : "rope_parameters";
-  const ConfigKeys rope(filled(keys, key) ? keys.json()[key] : empty_object(), keys.origin(), cat(key, "."));
+  const char* const key = rope_key(keys.json());
+  const ConfigKeys rope(is_filled(keys.json(), key) ? keys.json()[key] : empty_object(), keys.origin(),
+                        cat(key, "."));
   RopeConfig result = parse_rope(keys, rope, config, {.silent_theta = family.silent_theta});
   if (family.scales_queries) {
     result.query_scaling = parse_query_scaling(rope);
@@ -163,17 +169,18 @@ RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config, 
 }
 
 LayerRopes parse_layer_ropes(const ConfigKeys& keys, const ModelConfig& config) {
-  const Json& types = filled(keys, "rope_parameters") ? keys.json()["rope_parameters"] : empty_object();
+  const Json& types =
+      is_filled(keys.json(), "rope_parameters") ? keys.json()["rope_parameters"] : empty_object();
   const ConfigKeys of_types(types, keys.origin(), "rope_parameters.");
   for (const auto& [name, value] : types.items())
     if (name != kFullAttention && name != kSlidingAttention)
       of_types.refuse(name, cat("expected ", kFullAttention, " and ", kSlidingAttention, ", an object each"));
   const auto of_type = [&](const char* type) {
-    return ConfigKeys(filled(of_types, type) ? types[type] : empty_object(), keys.origin(),
+    return ConfigKeys(is_filled(of_types.json(), type) ? types[type] : empty_object(), keys.origin(),
                       cat("rope_parameters.", type, "."));
   };
   ConfigKeys full = of_type(kFullAttention);
-  if (filled(keys, "rope_scaling")) {
+  if (is_filled(keys.json(), "rope_scaling")) {
     if (!types.empty()) keys.refuse("rope_scaling", "rope_parameters says it too; leave one of them out");
     full = ConfigKeys(keys.json()["rope_scaling"], keys.origin(), "rope_scaling.");
     if (full.has("type") && !full.has("rope_type"))

@@ -10,6 +10,10 @@ namespace trireme {
 inline constexpr const char* kOriginalPositions = "original_max_position_embeddings";
 inline constexpr const char* kQueryScalingBeta = "llama_4_scaling_beta";
 
+bool is_filled(const Json& config, const char* key);  // neither absent, null, nor an empty object
+// The key of the rope dictionary that is read: the older one where it is filled.
+const char* rope_key(const Json& config);
+
 // What is read inside the rope dictionary.
 std::vector<std::string> rope_keys();
 

@@ -67,10 +67,6 @@ Json parse_scaling(const std::string& text) {
   return rope;
 }
 
-bool filled(const Json& json, const char* key) {
-  return json.contains(key) && json[key].is_object() && !json[key].empty();
-}
-
 // Where config.json has its rotary embedding. `rope_scaling` beside `rope_theta` is what every version of
 // transformers reads; the newer form stays where the file has it.
 struct RopePlace {
@@ -79,13 +75,13 @@ struct RopePlace {
   const char* key() const { return newer ? "rope_parameters" : "rope_scaling"; }
 };
 RopePlace rope_place(const ModelConfig& config) {
-  const bool newer = filled(config.raw, "rope_parameters") && !filled(config.raw, "rope_scaling");
+  const bool newer = is_filled(config.raw, "rope_parameters") && !is_filled(config.raw, "rope_scaling");
   return {newer, newer && config.window_rope};
 }
 
 Json own_rope(const ModelConfig& config) {
   const RopePlace place = rope_place(config);
-  if (!filled(config.raw, place.key())) return Json::object();
+  if (!is_filled(config.raw, place.key())) return Json::object();
   const Json& rope = config.raw[place.key()];
   const Json own = place.of_types ? rope.value(kFullAttention, Json()) : rope;
   return own.is_null() ? Json::object() : own;
@@ -121,12 +117,12 @@ int64_t stretched(double factor, int64_t tokens) {
 
 // What the scaling does to the positions, in `json` and in its rotary part `rope`.
 void set_positions(Json& json, Json& rope, const ModelConfig& before, RopeKind kind) {
-  const Json asked = rope.value("original_max_position_embeddings", Json());
+  const Json asked = rope.value(kOriginalPositions, Json());
   if (!asked.is_null() && (!asked.is_number_integer() || asked.get<int64_t>() < 1))
     throw ConfigError(cat("--rope_scaling: original_max_position_embeddings is ", quotation(asked),
                           "; expected a whole number of 1 or more"));
   const int64_t original = asked.is_null() ? original_positions(before) : asked.get<int64_t>();
-  rope.erase("original_max_position_embeddings");
+  rope.erase(kOriginalPositions);
   json["max_position_embeddings"] = original;
   if (kind == RopeKind::standard || kind == RopeKind::dynamic_ntk) return;
   int64_t positions = stretched(rope["factor"].get<double>(), original);
@@ -137,9 +133,9 @@ void set_positions(Json& json, Json& rope, const ModelConfig& before, RopeKind k
   // transformers warns of a key that linear scaling does not read inside, and none is read beside it. Of a
   // model with several rotary embeddings no key beside them is read, and the factor tells it.
   if (kind != RopeKind::linear)
-    rope["original_max_position_embeddings"] = original;
+    rope[kOriginalPositions] = original;
   else if (!before.window_rope)
-    json["original_max_position_embeddings"] = original;
+    json[kOriginalPositions] = original;
 }
 
 // The override is of the other layers.
@@ -201,7 +197,7 @@ ModelConfig with_rope(const ModelConfig& config, const RopeOverride& override) {
   if (!override.scaling.empty()) {
     rope = scaling_of(override.scaling, config);
     kind = kind_of(rope, override.scaling);
-    json.erase("original_max_position_embeddings");
+    json.erase(kOriginalPositions);
     set_positions(json, rope, config, kind);
     if (rope.contains("rope_theta")) {
       if (!rope["rope_theta"].is_number())
@@ -244,8 +240,7 @@ RopeOverride pinned(const RopeOverride& rope, const ModelConfig& before) {
   if (rope.scaling.empty()) return rope;
   RopeOverride result = rope;
   Json scaling = scaling_of(rope.scaling, before);
-  if (!scaling.contains("original_max_position_embeddings"))
-    scaling["original_max_position_embeddings"] = original_positions(before);
+  if (!scaling.contains(kOriginalPositions)) scaling[kOriginalPositions] = original_positions(before);
   result.scaling = scaling.dump();
   return result;
 }

@@ -12,6 +12,7 @@
 #include "trireme/base/safetensors_writer.h"
 #include "trireme/model/checkpoint_files.h"
 #include "trireme/model/computed_fields.h"
+#include "trireme/model/finite_values.h"
 #include "trireme/model/language_model.h"
 #include "trireme/model/lora_files.h"
 #include "trireme/model/unit_weights.h"
@@ -57,8 +58,7 @@ class WholeModelWriter {
   WholeModelWriter(const ModelLayout& layout, const std::function<at::Tensor(int unit)>& unit_flat)
       : parameters_(parameters_by_name(layout)), unit_flat_(unit_flat) {}
 
-  void write_file(const fs::path& from, const fs::path& to) {
-    const SafetensorsFile file(from);
+  void write_file(const SafetensorsFile& file, const fs::path& to) {
     std::vector<const SafetensorsEntry*> entries;
     for (const auto& [name, entry] : file.entries()) entries.push_back(&entry);
     std::ranges::sort(entries, {}, &SafetensorsEntry::offset);
@@ -80,13 +80,13 @@ class WholeModelWriter {
     const ParameterSpec& spec = *found->second.spec;
     TRIREME_ASSERT(entry.shape == spec.shape, entry.name, " has another shape");  // check_whole_model
     const at::Tensor trained = parameter_view(flat_, spec);
-    const at::Tensor values = trained.to(dtype_of(entry)).contiguous();
-    if (const at::Tensor beyond = trained.isfinite().logical_and_(values.isfinite().logical_not_());
-        beyond.any().item<bool>())
+    const at::ScalarType dtype = dtype_of(entry);
+    if (const std::optional<float> beyond = value_beyond(trained, dtype))
       throw ConfigError(
-          cat(entry.describe(), ": the trained value ", trained.masked_select(beyond)[0].item<float>(),
+          cat(entry.describe(), ": the trained value ", *beyond,
               " is beyond the range of its dtype; export the language model by itself, with --dtype "
               "float32 or bfloat16"));
+    const at::Tensor values = trained.to(dtype).contiguous();
     writer.write(entry.name, values.const_data_ptr(), entry.bytes);
   }
 
@@ -120,9 +120,7 @@ std::string check_whole_model(const fs::path& whole, const ModelConfig& trained)
   const CheckpointReader reader(whole);
   for (const UnitSpec& unit : layout.units)
     for (const ParameterSpec& spec : unit.parameters) static_cast<void>(reader.stored(spec));
-  if (const std::vector<std::string> unused = reader.unused_names(layout); !unused.empty())
-    throw DataError(cat(whole.string(), ": the weights hold a tensor that a ", config.whole_type,
-                        " does not have, or twice: ", unused.front()));
+  refuse_unused(reader.unused_names(layout), layout, whole);
   return config.whole_type;
 }
 
@@ -131,7 +129,7 @@ void write_whole_model(const fs::path& out, const fs::path& whole, const ModelCo
   const at::NoGradGuard no_grad;
   WholeModelWriter writer(layout, unit_flat);
   const SafetensorsSet weights(whole);
-  for (const fs::path& file : weights.files()) writer.write_file(file, out / file.filename());
+  for (const auto& file : weights.files()) writer.write_file(*file, out / file->path().filename());
   if (!weights.is_single()) copy_durable(whole / kWeightIndexFile, out / kWeightIndexFile);
   for (const fs::path& file : entries_of(whole))
     if (is_file(file) && goes_along(file)) copy_durable(file, out / file.filename());
