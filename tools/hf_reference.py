@@ -264,8 +264,8 @@ def main():
         model.save_pretrained(options.out_model)
     if options.tokens:
         input_ids = read_tokens(options.tokens)
-        if input_ids.min() < 0 or input_ids.max() >= model.config.vocab_size:
-            raise SystemExit(f"{options.tokens}: token ids must lie in 0 .. {model.config.vocab_size - 1}")
+        if input_ids.min() < 0 or input_ids.max() >= model.config.get_text_config().vocab_size:
+            raise SystemExit(f"{options.tokens}: token ids must lie in 0 .. {model.config.get_text_config().vocab_size - 1}")
         labels = draw_labels(model.config, input_ids, torch.Generator().manual_seed(options.seed))
     else:
         input_ids, labels = draw_batch(model.config, options.batch, options.seq, options.seed)

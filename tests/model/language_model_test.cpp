@@ -1,12 +1,16 @@
 #include "trireme/model/language_model.h"
 
+#include <tuple>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
 #include "trireme/base/safetensors_writer.h"
+#include "trireme/model/computed_fields.h"
 #include "trireme/model/model_config.h"
+#include "trireme/model/rope_config.h"
 #include "trireme/model/rope_override.h"
 
 #include "tests/support/error_message.h"
@@ -219,6 +223,64 @@ TEST_F(LanguageModels, qwens_three_positions_stay_where_a_run_changed_theta_or_t
                          {"rope_theta", 5e6},
                          {"mrope_section", {4, 2, 2}},
                          {"mrope_interleaved", true}}));
+}
+
+// A run may have begun from a copy that another version of transformers saved: what is written is the run's
+// embedding, of which one form alone is there.
+TEST_F(LanguageModels, positions_in_another_form_than_the_whole_models_replace_it) {
+  const Json newer = whole("qwen3_vl", text({{"rope_parameters",
+                                              {{"rope_type", "default"},
+                                               {"rope_theta", 7e6},
+                                               {"mrope_section", {4, 2, 2}},
+                                               {"mrope_interleaved", true}}}}));
+  const Json older =
+      whole("qwen3_vl",
+            text({{"rope_theta", 5e6},
+                  {"rope_scaling",
+                   {{"rope_type", "default"}, {"mrope_section", {3, 3, 2}}, {"mrope_interleaved", true}}}}));
+  for (const char* scaling : {"", "yarn:8"})
+    for (const auto& [of_run, into, sections] :
+         {std::tuple{newer, older, Json({3, 3, 2})}, {older, newer, Json({4, 2, 2})}}) {
+      SCOPED_TRACE(into.dump());
+      const ModelConfig run =
+          with_rope(parse_model_config(inside(of_run), "run"), {.scaling = scaling, .theta = {}});
+      const Json written = with_positions_of(into, run.raw);
+      const ModelConfig read = parse_model_config(inside(written), "written");
+      EXPECT_EQ(computed_fields(read), computed_fields(run));
+      const Json& config = written["text_config"];
+      EXPECT_NE(is_filled(config, "rope_parameters"), is_filled(config, "rope_scaling"));
+      EXPECT_EQ(config[rope_key(config)]["mrope_section"], sections);
+      EXPECT_EQ(config[rope_key(config)]["mrope_interleaved"], true);
+    }
+}
+
+TEST_F(LanguageModels, the_rotary_embedding_of_sliding_layers_is_the_runs_too) {
+  const auto gemma = [](const Json& local) {
+    return whole("gemma3", text({{"model_type", "gemma3_text"},
+                                 {"head_dim", 16},
+                                 {"sliding_window", 8},
+                                 {"rope_local_base_freq", local}}));
+  };
+  const ModelConfig run = parse_model_config(inside(gemma(3000)), "run");
+  const Json written = with_positions_of(gemma(10000), run.raw);
+  EXPECT_EQ(parse_model_config(inside(written), "written").window_rope->theta, 3000);
+}
+
+TEST_F(LanguageModels, a_rope_theta_in_a_dictionary_that_is_not_read_says_nothing) {
+  const Json both =
+      whole("qwen2_5_vl", text({{"rope_scaling", {{"type", "mrope"}, {"mrope_section", {4, 2, 2}}}},
+                                {"rope_parameters", {{"rope_theta", 7e6}}}}));
+  EXPECT_EQ(parse_model_config(inside(both), "inside").rope.theta, 1e6);
+}
+
+TEST_F(LanguageModels, qwen3_vl_has_no_windows_whatever_its_file_says) {
+  const ModelConfig config = parse_model_config(
+      inside(whole("qwen3_vl", text({{"use_sliding_window", true},
+                                     {"sliding_window", 5},
+                                     {"max_window_layers", 0},
+                                     {"layer_types", {"full_attention", "sliding_attention"}}}))),
+      "inside");
+  EXPECT_THAT(config.layer_window, ::testing::Each(0));
 }
 
 TEST_F(LanguageModels, what_is_not_said_is_as_transformers_has_it_inside) {

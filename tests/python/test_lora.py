@@ -54,9 +54,9 @@ def loss_of(model):
     return total / count
 
 
-def train(folder, output, *words, ranks=1, rate=RATE):
+def train(folder, output, *words, ranks=1, rate=RATE, model="model"):
     launch = ["launch", "--nproc_per_node", ranks, "--"] if ranks > 1 else []
-    return run(folder, *launch, "train", "--model_name_or_path", "model", "--train_file", "texts", "--output_dir", output, "--packing", "none",
+    return run(folder, *launch, "train", "--model_name_or_path", model, "--train_file", "texts", "--output_dir", output, "--packing", "none",
                "--max_seq_length", LENGTH, "--gradient_accumulation_steps", len(TEXTS), "--max_steps", STEPS, "--per_device_train_batch_size", 1,
                "--learning_rate", rate, "--lr_scheduler_type", "constant", "--weight_decay", 0.1, "--max_grad_norm", 0.2, "--sp", ranks,
                "--device", "cpu", "--threads", 1, "--peak_tflops", 1, "--report_to", "none", *words)  # fmt: skip

@@ -4,6 +4,7 @@ or inside again, has the run's loss there.
 
 import json
 import pathlib
+import shutil
 import sys
 
 import pytest
@@ -88,6 +89,29 @@ def test_stretched_positions_go_into_the_whole_model(whole, tmp_path):
     train(whole, tmp_path / "run", "--rope_scaling", "linear:8")
     after = evaluated(whole, "--checkpoint", tmp_path / "run")
     run(whole, "export", "--checkpoint", tmp_path / "run", "--out", tmp_path / "whole", "--into", "model")
+    with torch.no_grad():
+        assert loss_of(load(tmp_path / "whole")).item() == pytest.approx(after, rel=1e-5)
+    assert evaluated(whole, "--model_name_or_path", tmp_path / "whole") == pytest.approx(after, rel=1e-6)
+
+
+def in_the_older_form(text):
+    """A text_config as transformers 4 wrote it."""
+    rope = text.pop("rope_parameters")
+    if "full_attention" in rope:
+        return text | {"rope_theta": rope["full_attention"]["rope_theta"], "rope_local_base_freq": rope["sliding_attention"]["rope_theta"]}
+    return text | {"rope_theta": rope.pop("rope_theta"), "rope_scaling": rope}
+
+
+@pytest.mark.parametrize("scaling", [[], ["--rope_scaling", "linear:8"]])
+@pytest.mark.parametrize("begins_from_older", [False, True])
+def test_positions_go_into_a_copy_whose_config_has_another_form(whole, tmp_path, scaling, begins_from_older):
+    shutil.copytree(whole / "model", tmp_path / "older")
+    config = json.loads((whole / "model/config.json").read_text())
+    (tmp_path / "older/config.json").write_text(json.dumps(config | {"text_config": in_the_older_form(config["text_config"])}))
+    begun, into = (tmp_path / "older", whole / "model") if begins_from_older else (whole / "model", tmp_path / "older")
+    train(whole, tmp_path / "run", *scaling, model=begun)
+    after = evaluated(whole, "--checkpoint", tmp_path / "run")
+    run(whole, "export", "--checkpoint", tmp_path / "run", "--out", tmp_path / "whole", "--into", into)
     with torch.no_grad():
         assert loss_of(load(tmp_path / "whole")).item() == pytest.approx(after, rel=1e-5)
     assert evaluated(whole, "--model_name_or_path", tmp_path / "whole") == pytest.approx(after, rel=1e-6)

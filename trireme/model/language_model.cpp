@@ -32,6 +32,7 @@ constexpr WholeModel kWholeModels[] = {{"gemma3", true, false},
 struct TextModel {
   const char *whole_type, *text_type, *model_type, *architecture;
   const char* silent = "{}";  // what transformers assumes and the model by itself does not
+  bool slides = true;         // else transformers passes over windows that the model by itself would have
 };
 
 constexpr const char* kQwen2VlText = R"({
@@ -48,9 +49,12 @@ constexpr TextModel kTextModels[] = {
     {"mistral3", "ministral3", "ministral3", "Ministral3ForCausalLM"},
     {"qwen2_vl", "qwen2_vl_text", "qwen2", "Qwen2ForCausalLM", kQwen2VlText},
     {"qwen2_5_vl", "qwen2_5_vl_text", "qwen2", "Qwen2ForCausalLM", kQwen2VlText},
-    {"qwen3_vl", "qwen3_vl_text", "qwen3", "Qwen3ForCausalLM", kQwen3VlText}};
+    {"qwen3_vl", "qwen3_vl_text", "qwen3", "Qwen3ForCausalLM", kQwen3VlText, false}};
 
 constexpr const char* kRopeDictionaries[] = {"rope_parameters", "rope_scaling"};
+constexpr const char* kPositionKeys[] = {
+    "rope_theta",       "rope_local_base_freq", "max_position_embeddings",
+    kOriginalPositions, "rope_parameters",      "rope_scaling"};
 // Which of a token's three positions (time, height, width) a pair of Qwen's heads is rotated by; without
 // images they are equal.
 constexpr const char* kMultipleRopeKeys[] = {"mrope_section", "mrope_interleaved"};
@@ -92,12 +96,9 @@ void take_single_rope(Json& config) {
 
 void fill_silent(Json& config, const TextModel& model) {
   const Json silent = parse_json(model.silent, model.text_type);
-  for (const auto& [key, value] : silent.items()) {
-    bool said = config.contains(key);
-    for (const char* dictionary : kRopeDictionaries)  // rope_theta
-      said = said || (config.value(dictionary, Json()).is_object() && config[dictionary].contains(key));
-    if (!said) config[key] = value;
-  }
+  const Json rope = config.value(rope_key(config), Json());  // which may say rope_theta
+  for (const auto& [key, value] : silent.items())
+    if (!config.contains(key) && !(rope.is_object() && rope.contains(key))) config[key] = value;
 }
 
 // All but whether the head shares the embedding.
@@ -110,6 +111,9 @@ Json text_of(const Json& whole, const WholeModel& known, const std::string& orig
     throw ConfigError(cat(origin, ": text_config is ", quotation(config), "; expected an object"));
   const TextModel& model = text_model(known, config, origin);
   config.erase("vision_config");
+  if (!model.slides)
+    for (const char* key : {"use_sliding_window", "sliding_window", "max_window_layers", "layer_types"})
+      config.erase(key);
   config["model_type"] = model.model_type;
   config["architectures"] = {model.architecture};
   take_single_rope(config);
@@ -175,19 +179,21 @@ Json with_positions_of(const Json& whole, const Json& config) {
   const WholeModel* const known = whole_model(whole);
   TRIREME_ASSERT(known != nullptr, "no whole model");
   const Json single = text_of(whole, *known, "config.json");
+  const auto same = [&](const char* key) { return config.value(key, Json()) == single.value(key, Json()); };
+  if (std::ranges::all_of(kPositionKeys, same)) return whole;
   Json result = whole;
   Json& text = has_text_config(result) ? result["text_config"] : result;
-  for (const char* key :
-       {"rope_theta", "max_position_embeddings", kOriginalPositions, "rope_parameters", "rope_scaling"}) {
-    if (config.value(key, Json()) == single.value(key, Json())) continue;
-    const Json before = text.value(key, Json());
+  const Json before = text.value(rope_key(text), Json());
+  // All together: of a mixture of both forms transformers would read one.
+  for (const char* key : kPositionKeys) {
     text.erase(key);
     if (config.contains(key)) text[key] = config[key];
-    for (const char* multiple : kMultipleRopeKeys) {
-      if (!before.is_object() || !before.contains(multiple)) continue;
-      if (!text.value(key, Json()).is_object()) text[key] = {{"rope_type", "default"}};
-      text[key][multiple] = before[multiple];
-    }
+  }
+  for (const char* multiple : kMultipleRopeKeys) {
+    if (!before.is_object() || !before.contains(multiple)) continue;
+    Json& rope = text[is_filled(text, "rope_parameters") ? "rope_parameters" : "rope_scaling"];
+    if (!rope.is_object()) rope = {{"rope_type", "default"}};
+    rope[multiple] = before[multiple];
   }
   return result;
 }
