@@ -63,6 +63,7 @@ class WholeModelWriter {
     for (const auto& [name, entry] : file.entries()) entries.push_back(&entry);
     std::ranges::sort(entries, {}, &SafetensorsEntry::offset);
     std::vector<SafetensorsSpec> specs;
+    specs.reserve(entries.size());
     for (const SafetensorsEntry* entry : entries) specs.push_back({entry->name, entry->dtype, entry->shape});
     SafetensorsWriter writer(to, specs, file.metadata());
     for (const SafetensorsEntry* entry : entries) write_entry(*entry, writer);
