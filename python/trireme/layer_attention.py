@@ -8,7 +8,7 @@ import torch
 
 from .attention import ulysses_attention
 from .errors import ConfigError
-from .model_calls import ModelCalls
+from .model_calls import SEQUENCE_KEYWORD, ModelCalls
 from .transformers_mask import SeenKeys, read_mask_function
 
 _numbers = itertools.count()  # of names in the AttentionInterface
@@ -17,7 +17,7 @@ _numbers = itertools.count()  # of names in the AttentionInterface
 _IGNORED = {
     "attention_mask", "cache_position", "deterministic", "is_causal", "labels", "logits_to_keep", "num_items_in_batch", "output_attentions",
     "output_hidden_states", "output_router_logits", "past_key_values", "position_embeddings", "position_ids", "return_dict",
-    "shift_labels", "sliding_window", "use_cache",
+    "shift_labels", "sliding_window", "use_cache", SEQUENCE_KEYWORD,
 }  # fmt: skip
 _REFUSED = {
     "softcap": "soft-capped scores",

@@ -22,6 +22,7 @@ from .sequence_group import SequenceGroup
 from .sequence_of_call import SequenceOfCall, sequence_of_shards
 from .whole_batches import WholeBatches
 
+SEQUENCE_KEYWORD = "trireme_sequence"  # which models of transformers hand on to their layers, with the rest of their keywords
 _REFUSED = ("past_key_values", "use_cache", "output_attentions", "encoder_hidden_states", "logits_to_keep")
 
 
@@ -34,6 +35,7 @@ class ModelCalls:
         self.averaged_over = averaged_over
         self.whole = WholeBatches(model, shared, averaged_over) if whole_batches else None
         self.counts_by_mask = False  # positions of the model, beside padding on the left
+        self.gives_sequence = False  # as SEQUENCE_KEYWORD, to layers that mix tokens without attention
         self.probing = False  # the call is of whole samples on this rank alone, by attention that mixes no tokens
         self.sequence: Optional[SequenceOfCall] = None  # of the call that runs
         self._mask_shard: Optional[torch.Tensor] = None  # what the body gets, where its head wants the whole mask
@@ -74,6 +76,8 @@ class ModelCalls:
             self._mask_shard, given["attention_mask"] = given["attention_mask"], mask
         if "use_cache" in signature:
             given["use_cache"] = False
+        if self.gives_sequence:
+            given[SEQUENCE_KEYWORD] = self.sequence
         return (), given
 
     def longest_position(self) -> int:

@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from .errors import ConfigError
+from .gated_delta_net import share_delta_nets
 from .layer_attention import LayerAttention
 from .model_calls import ModelCalls
 from .model_in_use import called_for, pretrained_model_in, vocabulary_of
@@ -52,8 +53,8 @@ def parallelize(
         1 where they are summed (trireme.sum_gradients). With shards it is about a router's loss alone; trireme.loss has its own.
 
     Every rank of the group calls the model in the same order, forward and backward. Backward belongs into the block too: layers
-    that are checkpointed run again in it. Refused by name: models that mix tokens outside attention,
-    soft-capped scores, attention dropout, layerdrop, NEFTune, caches, chunked and custom masks.
+    that are checkpointed run again in it. Refused by name: models that mix tokens outside attention
+    (but for Gated DeltaNet, which is shared too: gated_delta_net.py), soft-capped scores, attention dropout, layerdrop, NEFTune, caches, chunked and custom masks.
     """
     refuse_untested_transformers("trireme.parallelize", "whose masks and attention interface it reads; other versions are refused")
     target = pretrained_model_in(model, "trireme.parallelize")
@@ -84,6 +85,7 @@ def over_ranks(model: torch.nn.Module, calls: ModelCalls) -> Iterator[Callable[[
         _register(attention, undo)
         _use(model, attention.name, undo)
         calls.hook(undo)
+        share_delta_nets(calls, undo)
         see_longest_position(target, calls.longest_position, undo)
         yield functools.partial(_refuse_what_differs, model, vocabulary, attention)
 

@@ -99,14 +99,15 @@ void write_tiny_adapter(const std::filesystem::path& model, const std::filesyste
   const ModelConfig config = read_model_config(model);
   const Adapters adapters = make_adapters(config, make_model_layout(config), lora, "test");
   std::filesystem::create_directories(folder);
-  write_adapter(folder, adapters, adapter_config(lora, adapters, model.string()), [&](int64_t layer) {
-    at::Tensor flat = at::zeros({adapters.units[static_cast<size_t>(layer)].elements});
-    for (const ParameterSpec& parameter : adapters.units[static_cast<size_t>(layer)].parameters) {
-      auto generator = at::make_generator<at::CPUGeneratorImpl>(std::hash<std::string>{}(parameter.name));
-      parameter_view(flat, parameter).normal_(0, spread, generator);
-    }
-    return flat;
-  });
+  write_adapter(
+      folder, adapters, {.config = lora, .model = model.string(), .whole_type = {}}, [&](int64_t layer) {
+        at::Tensor flat = at::zeros({adapters.units[static_cast<size_t>(layer)].elements});
+        for (const ParameterSpec& parameter : adapters.units[static_cast<size_t>(layer)].parameters) {
+          auto generator = at::make_generator<at::CPUGeneratorImpl>(std::hash<std::string>{}(parameter.name));
+          parameter_view(flat, parameter).normal_(0, spread, generator);
+        }
+        return flat;
+      });
 }
 
 TokenBatch slice_of_batch(int64_t batch, int64_t vocabulary, uint64_t seed, const SampleLayout& layout,

@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/safetensors_writer.h"
 #include "trireme/model/adapted_linear.h"
 #include "trireme/model/lora_files.h"
 #include "trireme/model/unit_weights.h"
@@ -246,7 +247,7 @@ TEST(AdapterFolder, is_read_as_it_was_written_and_asks_for_its_own_rank_and_modu
   const auto values = [&](int64_t layer) {
     return initial_adapter_values(adapters.units[static_cast<size_t>(layer)], 9);
   };
-  write_adapter(folder.path(), adapters, adapter_config(lora, adapters, "org/model"), values);
+  write_adapter(folder.path(), adapters, {.config = lora, .model = "org/model", .whole_type = {}}, values);
   const AdapterFolder read = read_adapter_config(folder.path());
   EXPECT_EQ(read.model, "org/model");
   LoraOptions options;
@@ -261,6 +262,56 @@ TEST(AdapterFolder, is_read_as_it_was_written_and_asks_for_its_own_rank_and_modu
   options.rank = 4;
   EXPECT_THAT(testing::message_of<ConfigError>([&] { add_adapters(layout, config, options); }),
               HasSubstr("leave --lora_r"));
+}
+
+TEST(AdapterFolder,
+     of_the_language_model_inside_a_whole_one_has_the_whole_ones_names_and_meets_its_modules_alone) {
+  const testing::TemporaryFolder folder;
+  const LoraConfig lora{.rank = 2, .alpha = 4, .rslora = false, .targets = {"q_proj", "down_proj"}};
+  const Adapters adapters = adapters_of("gemma3_whole", lora);
+  const auto values = [&](int64_t layer) {
+    return initial_adapter_values(adapters.units[static_cast<size_t>(layer)], 9);
+  };
+  write_adapter(folder.path(), adapters, {.config = lora, .model = "org/model", .whole_type = "gemma3"},
+                values);
+  const SafetensorsSet weights(folder.path(), kAdapterWeightsFile);
+  for (const auto& [name, entry] : weights.files().front()->entries())
+    EXPECT_TRUE(name.starts_with("base_model.model.model.language_model.layers.")) << name;
+  const Json config = read_json(folder.path() / kAdapterConfigFile);
+  EXPECT_EQ(config.at("target_modules"), R"(model\.language_model\..*\.(q_proj|down_proj))");
+  EXPECT_FALSE(config.contains("whole_model_type"));  // PEFT would not know it
+
+  const AdapterFolder read = read_adapter_config(folder.path());
+  EXPECT_THAT(read.config.targets, ::testing::UnorderedElementsAre("q_proj", "down_proj"));
+  const CheckpointReader reader = open_adapter(folder.path());
+  at::Tensor flat = at::ones({adapters.units[1].elements});
+  reader.read_unit(adapters.units[1], flat);
+  EXPECT_TRUE(flat.equal(values(1)));
+}
+
+TEST(AdapterFolder, of_a_checkpoint_tells_the_whole_model_that_it_belongs_to) {
+  const testing::TemporaryFolder folder;
+  const LoraConfig lora{.rank = 2, .alpha = 4, .rslora = false, .targets = {"q_proj"}};
+  std::ofstream(folder.path() / kAdapterConfigFile)
+      << adapter_config(lora, adapters_of("gemma3_whole", lora), "org/model", "gemma3");
+  EXPECT_EQ(read_adapter_config(folder.path()).whole_type, "gemma3");
+}
+
+TEST(AdapterFolder, that_changes_what_reads_images_or_has_no_matrices_of_its_expression_is_refused) {
+  const testing::TemporaryFolder folder;
+  const auto message = [&] {
+    return testing::message_of<Error>([&] { static_cast<void>(read_adapter_config(folder.path())); });
+  };
+  std::ofstream(folder.path() / kAdapterConfigFile)
+      << Json{{"peft_type", "LORA"}, {"r", 2}, {"lora_alpha", 4}, {"target_modules", ".*q_proj"}};
+  EXPECT_THAT(message(), AllOf(HasSubstr(".*q_proj"), HasSubstr("there is no adapter_model.safetensors")));
+  const std::string name =
+      "base_model.model.model.vision_tower.encoder.layers.0.self_attn.q_proj.lora_A.weight";
+  SafetensorsWriter writer(folder.path() / kAdapterWeightsFile, {{name, "F32", {1}}});
+  const float value = 1;
+  writer.write(name, &value, sizeof value);
+  writer.finish();
+  EXPECT_THAT(message(), AllOf(HasSubstr("changes what reads images"), HasSubstr(name)));
 }
 
 TEST(AdapterFolder, that_asks_for_what_is_not_built_is_refused_by_name) {

@@ -415,6 +415,8 @@ TEST(ModelConfig, of_a_mixture_a_token_multiplies_the_experts_that_it_goes_to) {
 
 TEST(ModelConfig, what_gemma_has_and_is_not_built_is_refused_with_what_to_do) {
   EXPECT_THAT(refusal(small("gemma2")), HasSubstr("soft caps"));
+  for (const char* type : {"gemma4", "gemma4_text", "qwen3_5", "qwen3_5_moe_text", "qwen3_next", "mistral4"})
+    EXPECT_THAT(refusal(small(type)), HasSubstr("trireme.parallelize takes them")) << type;
   EXPECT_THAT(refusal(small("ministral3")),
               AllOf(HasSubstr("llama_4_scaling_beta"), HasSubstr("scales its queries")));
   EXPECT_THAT(refusal(small("ministral")), AllOf(HasSubstr("head_dim"), HasSubstr("needs it")));

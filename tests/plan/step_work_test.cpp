@@ -234,6 +234,15 @@ TEST(StepWork, norms_of_q_and_k_make_their_projection_again_in_backward) {
   EXPECT_DOUBLE_EQ(products_of(step), plain + 4 * 2 * 2048 * 256.0 * (8 + 4) * 32);
 }
 
+TEST(StepWork, queries_beyond_the_positions_of_pretraining_are_scaled_forward_and_backward) {
+  PlannedStep step = small_step(2048, Recompute::none);
+  const double plain = amount_of(step, WorkKind::copy);
+  step.inputs.model.unscaled_tokens = 2048;
+  EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::copy), plain);
+  step.inputs.model.unscaled_tokens = 1024;
+  EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::copy), plain + 4 * 2 * 2048 * 256.0);
+}
+
 // As families/decoder_layer.cpp: two norms more forward; their backward reads what the out and the down
 // projection made, which recompute makes again; the first norm's result is made again in any case.
 TEST(StepWork, norms_behind_each_part_make_the_down_projection_again) {

@@ -27,6 +27,12 @@ EXPERTS = dict(num_experts_per_tok=2, moe_intermediate_size=16)
 LATENT = dict(num_key_value_heads=4, qk_nope_head_dim=8, qk_rope_head_dim=4, head_dim=4, q_lora_rank=16, kv_lora_rank=12)
 LATENT.update(n_routed_experts=4, n_group=1, topk_group=1, first_k_dense_replace=1, **EXPERTS)
 LAYERS = ["sliding_attention", "full_attention"]
+# Layers that see all tokens have other heads than those with a window, and keys that are values too.
+GEMMA4 = dict(num_hidden_layers=4, layer_types=2 * LAYERS, sliding_window=5, global_head_dim=16, num_global_key_value_heads=1, attention_k_eq_v=True)
+GEMMA4.update(final_logit_softcapping=3.0, hidden_size_per_layer_input=0)
+# Of positions from 8 on queries are scaled.
+SCALED = dict(rope_type="yarn", rope_theta=1e4, factor=16.0, original_max_position_embeddings=8, max_position_embeddings=128, beta_fast=32.0)
+SCALED.update(beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.3)
 MODELS = {
     "llama": ("Llama", {}),
     "llama, 5 heads": ("Llama", dict(num_attention_heads=5, num_key_value_heads=5, hidden_size=40)),
@@ -35,6 +41,14 @@ MODELS = {
     "qwen2, windows of single layers": ("Qwen2", dict(use_sliding_window=True, sliding_window=5, layer_types=LAYERS)),
     "qwen3": ("Qwen3", {}),
     "gemma3": ("Gemma3", dict(sliding_window=5, layer_types=LAYERS)),
+    "gemma4": ("Gemma4", GEMMA4),
+    "gemma4, experts": ("Gemma4", dict(GEMMA4, enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=16)),
+    "gemma4, keys of an earlier layer": (
+        "Gemma4",
+        dict(GEMMA4, attention_k_eq_v=False, num_kv_shared_layers=2, hidden_size_per_layer_input=8, vocab_size_per_layer_input=67),
+    ),
+    "ministral3": ("Ministral3", dict(rope_parameters=SCALED)),
+    "mistral4": ("Mistral4", dict(LATENT, head_dim=16, qk_rope_head_dim=8, v_head_dim=8, rope_parameters=SCALED)),
     "phi3": ("Phi3", {}),
     "mixtral": ("Mixtral", dict(num_local_experts=4, num_experts_per_tok=2)),
     "qwen3_moe": ("Qwen3Moe", dict(num_experts=4, **EXPERTS)),
@@ -52,7 +66,7 @@ def make_model(name):
 
     family, changes = MODELS[name]
     options = {**SMALL, **changes}
-    classes = {"Gemma3": "Gemma3TextConfig"}
+    classes = {"Gemma3": "Gemma3TextConfig", "Gemma4": "Gemma4TextConfig"}
     if family == "ModernBert":
         for absent in ("num_key_value_heads", "head_dim"):
             del options[absent]

@@ -79,11 +79,10 @@ std::string positions_note(const fs::path& source, const ModelConfig& config) {
 void export_adapter(const ExportFlags& flags, const fs::path& source) {
   const ModelConfig config = read_model_config(source);
   const SavedAdapter adapter(config, source);
-  const std::string model = read_adapter_config(source).model;
-  refuse_own_model(flags.out, model);
+  const AdapterFolder folder = read_adapter_config(source);
+  refuse_own_model(flags.out, folder.model);
   ModelOutput output(flags.out, flags.overwrite);
-  write_adapter(output.path(), adapter.layout.adapters,
-                adapter_config(adapter.lora, adapter.layout.adapters, model),
+  write_adapter(output.path(), adapter.layout.adapters, folder,
                 [&](int64_t layer) { return adapter.values(layer); });
   // With which it was trained: positions may be scaled.
   replace_file(output.path() / "config.json", config.raw.dump(2) + "\n");
@@ -91,8 +90,11 @@ void export_adapter(const ExportFlags& flags, const fs::path& source) {
   output.publish();
   std::cout << "exported the LoRA adapter of " << source.string() << " ("
             << format_count(adapter.layout.trained_parameter_count()) << " parameters, float32) to "
-            << flags.out.string() << "; it belongs to " << model << positions_note(source, config)
-            << std::endl;
+            << flags.out.string() << "; it belongs to " << folder.model
+            << (folder.whole_type.empty()
+                    ? ""
+                    : cat(", as PEFT sees it: a ", folder.whole_type, " that reads images"))
+            << positions_note(source, config) << std::endl;
 }
 
 // A checkpoint as a model: its own weights, or those of the model beside which its adapter was trained.

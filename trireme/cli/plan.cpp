@@ -247,6 +247,8 @@ PlanRequest PlanFlags::resolve(const OptionParser& parser, const PlannedModel& p
   request.hardware = hardware_of(*this);
   check_given(*this, parser, request.hardware, planned.config);
   request.model_name = planned.name;
+  if (!planned.config.whole_type.empty())
+    request.model_name += cat(" (the language model of a ", planned.config.whole_type, ")");
   ModelLayout layout = make_model_layout(planned.config);
   const LoraConfig lora = add_adapters(layout, planned.config, engine.lora);
   if (layout.adapted())

@@ -111,7 +111,9 @@ class Timeline {
     const int64_t values = rows * model.head_dim / 2 * kFloat_bytes, tables = model.rotary_tables;
     held_[other] = tables == 0 ? 0 : (2 * (tables - 1) + 5) * values;  // the last one while it is made
     record("rotary tables");
-    held_[other] = 2 * tables * values + inputs_.batch * inputs_.shard_tokens * (8 + 4);  // positions, losses
+    const int64_t scales = model.scales_queries(inputs_.tokens) ? rows * kFloat_bytes : 0;
+    held_[other] =
+        2 * tables * values + scales + inputs_.batch * inputs_.shard_tokens * (8 + 4);  // positions, losses
     held_[activations] = layer_.x;
     for (int64_t layer = 0; layer < plan_.layers; ++layer) {
       name_pass("forward", layer);

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/safetensors_writer.h"
 #include "trireme/model/computed_fields.h"
+#include "trireme/model/language_model.h"
 #include "trireme/model/unit_weights.h"
 
 namespace fs = std::filesystem;
@@ -25,9 +27,10 @@ constexpr auto kWithoutMeaning =
     std::to_array({"auto_mapping", "base_model_name_or_path", "revision", "inference_mode", "task_type",
                    "peft_version", "megatron_core", "loftq_config", "eva_config", "corda_config",
                    "lora_ga_config", "qalora_group_size", "ensure_weight_tying", "runtime_config"});
+constexpr const char* kWholeType = "whole_model_type";
 // What is obeyed.
-constexpr auto kObeyed = std::to_array(
-    {"peft_type", "r", "lora_alpha", "use_rslora", "target_modules", "lora_dropout", "init_lora_weights"});
+constexpr auto kObeyed = std::to_array({"peft_type", "r", "lora_alpha", "use_rslora", "target_modules",
+                                        "lora_dropout", "init_lora_weights", kWholeType});
 // First values that leave the model's own weights as they are: others (pissa, olora, ...) change them.
 constexpr auto kInitsOfAdaptersAlone = std::to_array({"gaussian", "eva", "orthogonal"});
 
@@ -36,17 +39,42 @@ bool means_nothing(const Json& value) {
          ((value.is_array() || value.is_object()) && value.empty());
 }
 
-std::vector<std::string> targets_of(const Json& json, const std::string& origin) {
-  const Json* value = find_field(json, "target_modules", origin);
-  std::vector<std::string> targets;
-  if (value != nullptr && value->is_string()) {
-    targets.push_back(value->get<std::string>());
-  } else if (value != nullptr && value->is_array()) {
-    for (const Json& name : *value) {
-      if (!name.is_string())
-        throw DataError(cat(origin, ": target_modules holds ", quotation(name), ", expected names"));
-      targets.push_back(name.get<std::string>());
+// Modules by the matrices that the folder holds: target_modules may be a regular expression, of which these
+// are what it met.
+std::vector<std::string> modules_in_weights(const fs::path& dir) {
+  constexpr std::string_view kA = ".lora_A.weight";
+  std::set<std::string> modules;
+  const SafetensorsSet weights(dir, kAdapterWeightsFile);
+  for (const auto& file : weights.files())
+    for (const auto& [name, entry] : file->entries()) {
+      for (const std::string& of_images : image_tensor_names())
+        if (name.find(of_images) != std::string::npos)
+          throw ConfigError(
+              cat(entry.describe(),
+                  ": this adapter changes what reads images, which is not run here; expected one "
+                  "whose target_modules are of the language model alone, such as "
+                  R"re(".*language_model.*\.(q_proj|v_proj)")re"));
+      if (!name.ends_with(kA)) continue;
+      const std::string module = name.substr(0, name.size() - kA.size());
+      modules.insert(module.substr(module.rfind('.') + 1));
     }
+  return {modules.begin(), modules.end()};
+}
+
+std::vector<std::string> targets_of(const Json& json, const std::string& origin, const fs::path& dir) {
+  const Json* value = find_field(json, "target_modules", origin);
+  std::vector<std::string> held, targets;
+  if (is_there(dir / kAdapterWeightsFile)) held = modules_in_weights(dir);
+  if (value != nullptr && value->is_string()) {
+    if (held.empty())
+      throw DataError(cat(origin, ": target_modules is ", quotation(*value), ", and there is no ",
+                          kAdapterWeightsFile, " beside it that holds matrices of such modules"));
+    return held;
+  }
+  for (const Json& name : value != nullptr && value->is_array() ? *value : Json::array()) {
+    if (!name.is_string())
+      throw DataError(cat(origin, ": target_modules holds ", quotation(name), ", expected names"));
+    targets.push_back(name.get<std::string>());
   }
   if (targets.empty())
     throw DataError(cat(origin, ": target_modules is ", quotation(value == nullptr ? Json() : *value),
@@ -97,8 +125,9 @@ AdapterFolder read_adapter_config(const fs::path& dir) {
   adapter.config.rank = whole_number(json, "r", {1, kMostRank}, origin);
   adapter.config.alpha = finite_number(json, "lora_alpha", 0, kMostAlpha, origin);
   adapter.config.rslora = true_or_false(json, "use_rslora", origin, false);
-  adapter.config.targets = targets_of(json, origin);
+  adapter.config.targets = targets_of(json, origin, dir);
   adapter.model = text_value(json, "base_model_name_or_path", origin, "");
+  adapter.whole_type = text_value(json, kWholeType, origin, "");
   adapter.dropout = finite_number(json, "lora_dropout", 0, 1, origin, 0);
   return adapter;
 }
@@ -115,18 +144,21 @@ std::string name_of_base_model(const fs::path& model_dir) {
   return folder.substr(kModels.size(), slash - kModels.size()) + "/" + folder.substr(slash + kSlash.size());
 }
 
-Json adapter_config(const LoraConfig& lora, const Adapters& adapters, const std::string& model) {
-  return {{"peft_type", kLora},
-          {"task_type", "CAUSAL_LM"},
-          {"base_model_name_or_path", model},
-          {"inference_mode", true},
-          {"r", lora.rank},
-          {"lora_alpha", lora.alpha},
-          {"use_rslora", lora.rslora},
-          {"lora_dropout", 0.0},
-          {"bias", "none"},
-          {"fan_in_fan_out", false},
-          {"target_modules", adapted_modules(adapters)}};
+Json adapter_config(const LoraConfig& lora, const Adapters& adapters, const std::string& model,
+                    const std::string& whole_type) {
+  Json config{{"peft_type", kLora},
+              {"task_type", "CAUSAL_LM"},
+              {"base_model_name_or_path", model},
+              {"inference_mode", true},
+              {"r", lora.rank},
+              {"lora_alpha", lora.alpha},
+              {"use_rslora", lora.rslora},
+              {"lora_dropout", 0.0},
+              {"bias", "none"},
+              {"fan_in_fan_out", false},
+              {"target_modules", adapted_modules(adapters)}};
+  if (!whole_type.empty()) config[kWholeType] = whole_type;
+  return config;
 }
 
 LoraConfig add_adapters(ModelLayout& layout, const ModelConfig& config, const LoraOptions& options) {
@@ -166,21 +198,32 @@ CheckpointReader open_adapter(const fs::path& dir) {
   return CheckpointReader(dir, kAdapterWeightsFile);
 }
 
-void write_adapter(const fs::path& out_dir, const Adapters& adapters, const Json& config,
+void write_adapter(const fs::path& out_dir, const Adapters& adapters, const AdapterFolder& adapter,
                    const std::function<at::Tensor(int64_t layer)>& unit_flat) {
   const at::NoGradGuard no_grad;
+  const bool inside = !adapter.whole_type.empty();
+  const auto written = [inside](const ParameterSpec& spec) {
+    return inside ? names_inside(spec.name).front() : spec.name;
+  };
   std::vector<SafetensorsSpec> specs;
   for (const UnitSpec& unit : adapters.units)
-    for (const ParameterSpec& spec : unit.parameters) specs.push_back({spec.name, "F32", spec.shape});
+    for (const ParameterSpec& spec : unit.parameters) specs.push_back({written(spec), "F32", spec.shape});
   SafetensorsWriter writer(out_dir / kAdapterWeightsFile, specs);
   for (size_t layer = 0; layer < adapters.units.size(); ++layer) {
     const at::Tensor flat = unit_flat(static_cast<int64_t>(layer));
     for (const ParameterSpec& spec : adapters.units[layer].parameters) {
       const at::Tensor values = parameter_view(flat, spec).contiguous();
-      writer.write(spec.name, values.const_data_ptr<float>(), static_cast<int64_t>(values.nbytes()));
+      writer.write(written(spec), values.const_data_ptr<float>(), static_cast<int64_t>(values.nbytes()));
     }
   }
   writer.finish();
+  Json config = adapter_config(adapter.config, adapters, adapter.model, /*whole_type=*/"");
+  if (inside) {  // what reads images may have modules of the same names
+    std::string modules;
+    for (const std::string& module : adapted_modules(adapters))
+      modules += (modules.empty() ? "" : "|") + module;
+    config["target_modules"] = R"(model\.language_model\..*\.()" + modules + ")";
+  }
   replace_file(out_dir / kAdapterConfigFile, config.dump(2) + "\n");
 }
 

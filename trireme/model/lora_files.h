@@ -19,7 +19,9 @@ inline constexpr const char* kAdapterWeightsFile = "adapter_model.safetensors";
 
 struct AdapterFolder {
   LoraConfig config;
-  std::string model;   // base_model_name_or_path; may be empty
+  std::string model;  // base_model_name_or_path; may be empty
+  // Of a checkpoint whose run trained the language model inside such a model: its model_type.
+  std::string whole_type;
   double dropout = 0;  // that its training used
 };
 
@@ -29,8 +31,9 @@ bool is_adapter_folder(const std::filesystem::path& dir);
 AdapterFolder read_adapter_config(const std::filesystem::path& dir);
 // As an adapter names its model: org/name of what lies in the Hugging Face cache, else the absolute path.
 std::string name_of_base_model(const std::filesystem::path& model_dir);
-// adapter_config.json, as PEFT reads it.
-Json adapter_config(const LoraConfig& lora, const Adapters& adapters, const std::string& model);
+// adapter_config.json of a checkpoint: as PEFT reads it, beside AdapterFolder::whole_type.
+Json adapter_config(const LoraConfig& lora, const Adapters& adapters, const std::string& model,
+                    const std::string& whole_type);
 
 // Gives the layout the adapters that the options ask for: their own, or those of the folder that they name.
 // Rank 0: none.
@@ -45,9 +48,10 @@ std::string lora_of_checkpoint(const std::filesystem::path& checkpoint);
 // The weights of such a folder, whose names are those of Adapters::units.
 CheckpointReader open_adapter(const std::filesystem::path& dir);
 
-// Into a folder that exists: adapter_model.safetensors and adapter_config.json. `unit_flat(layer)` gives the
-// fp32 values of a layer's adapters, layer by layer.
-void write_adapter(const std::filesystem::path& out_dir, const Adapters& adapters, const Json& config,
-                   const std::function<at::Tensor(int64_t layer)>& unit_flat);
+// Into a folder that exists: adapter_model.safetensors and adapter_config.json, for PEFT. `adapter` is the
+// checkpoint's; of the language model inside a whole model, names are those of the whole one. `unit_flat(layer)`
+// gives the fp32 values of a layer's adapters, layer by layer.
+void write_adapter(const std::filesystem::path& out_dir, const Adapters& adapters,
+                   const AdapterFolder& adapter, const std::function<at::Tensor(int64_t layer)>& unit_flat);
 
 }  // namespace trireme

@@ -97,12 +97,13 @@ class WholeModelWriter {
   at::Tensor flat_;
 };
 
-// Configurations of tokenizers and of what prepares images.
+// Configurations of tokenizers and of what prepares images, and what the model's authors say.
 bool goes_along(const fs::path& file) {
-  static const std::set<std::string> kinds{".json", ".jinja", ".txt", ".model"};
+  static const std::set<std::string> kinds{".json", ".jinja", ".txt", ".model", ".md"};
   const std::string name = file.filename();
-  return kinds.contains(file.extension()) && name != "config.json" && name != kAdapterConfigFile &&
-         !name.ends_with(".index.json");
+  const bool is_licence = name.starts_with("LICENSE") || name.starts_with("NOTICE");
+  return (is_licence || kinds.contains(file.extension())) && name != "config.json" &&
+         name != kAdapterConfigFile && !name.ends_with(".index.json");
 }
 
 }  // namespace

@@ -184,8 +184,12 @@ class Counter {
     token_wise(WorkKind::norm, m());
     product(products_.qkv);
     if (model_.rotary_tables > 0) token_wise(WorkKind::rotation, turned_width());
+    scale_queries();
     if (model_.qk_norm) token_wise(WorkKind::norm, turned_width());
     if (!chunked()) send_qkv();
+  }
+  void scale_queries() {
+    if (model_.scales_queries(in_.tokens)) token_wise(WorkKind::copy, query_width());
   }
   // With head chunks attention itself sends q, k and v, in backward again: they are kept by tokens.
   bool chunked() const { return in_.head_chunks > 1; }
@@ -325,6 +329,7 @@ class Counter {
       token_wise(WorkKind::copy, static_cast<double>(sent) * query_width() + 2 * qkv_width());
     token_wise(WorkKind::norm, m());
     if (model_.rotary_tables > 0) token_wise(WorkKind::rotation, turned_width());
+    scale_queries();
     if (model_.qk_norm) {
       product({model_.hidden, (model_.heads + model_.kv_heads) * model_.head_dim});  // made again
       token_wise(WorkKind::norm_backward, turned_width());

@@ -40,8 +40,10 @@ constexpr ExpertKind kQwen3Moe{.experts = 128,
 
 constexpr const char* kOtherExperts =
     "mixtures of experts of this kind are not built; qwen3_moe and mixtral are, and trireme.parallelize "
-    "takes "
-    "others (docs/huggingface.md)";
+    "takes others (docs/huggingface.md)";
+constexpr const char* kInPythonAlone =
+    "models of this family are not built here; trireme.parallelize takes them, with Transformers' Trainer, "
+    "TRL or a loop of your own (docs/huggingface.md)";
 
 constexpr DecoderKind kKinds[] = {
     {.model_type = "llama",
@@ -268,11 +270,20 @@ const ModelFamily& llama_family() {
       .model_types = {"llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3", "mixtral", "qwen3_moe",
                       "gemma", "gemma3_text"},
       .refused_types = {{"qwen2_moe", kOtherExperts},
-                        {"qwen3_next", kOtherExperts},
                         {"deepseek_v2", kOtherExperts},
                         {"deepseek_v3", kOtherExperts},
                         {"gpt_oss", kOtherExperts},
                         {"llama4_text", kOtherExperts},
+                        {"gemma4", kInPythonAlone},
+                        {"gemma4_text", kInPythonAlone},
+                        {"gemma4_unified", kInPythonAlone},
+                        {"gemma4_unified_text", kInPythonAlone},
+                        {"mistral4", kInPythonAlone},
+                        {"qwen3_5", kInPythonAlone},
+                        {"qwen3_5_text", kInPythonAlone},
+                        {"qwen3_5_moe", kInPythonAlone},
+                        {"qwen3_5_moe_text", kInPythonAlone},
+                        {"qwen3_next", kInPythonAlone},
                         {"gemma2",
                          "the soft caps of its scores and logits are not built; gemma and gemma3_text "
                          "are"}},

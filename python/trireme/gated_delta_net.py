@@ -1,0 +1,134 @@
+"""Gated DeltaNet (Qwen3-Next, Qwen3.5) over ranks that share a sample: each computes some of its heads for all tokens.
+
+    x_BsM  --projections-->  q|k|v|b|a of this rank's tokens  --all-to-all-->  those of this rank's heads, all tokens
+           --convolution over time, delta rule-->  o_BSVD  --all-to-all-->  o_BsVD  --gated norm, projection-->  y_BsM
+
+Heads of the recurrence (arXiv 2412.06464) do not see each other, and its convolution is one a column, so that what Ulysses
+(arXiv 2309.14509) does for attention holds here as it is. Convolution and delta rule are the model's own functions: flash-linear-attention's
+where it is installed. Packed documents go through them one by one, so none sees another. V value heads, each K-th of which
+shares a key head with its neighbours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+import torch
+
+from .column_exchange import to_columns, to_tokens
+from .errors import ConfigError
+from .model_calls import SEQUENCE_KEYWORD, ModelCalls
+from .model_in_use import replace_forward
+from .sequence_of_call import SequenceOfCall
+
+_CLASSES = ("Qwen3NextGatedDeltaNet", "Qwen3_5GatedDeltaNet", "Qwen3_5MoeGatedDeltaNet")
+
+
+def share_delta_nets(calls: ModelCalls, undo: contextlib.ExitStack) -> None:
+    """The forward of each Gated DeltaNet of the model, until ``undo`` closes."""
+    for module in calls.model.modules():
+        if type(module).__name__ in _CLASSES and type(module).__module__.startswith("transformers."):
+            calls.gives_sequence = True
+            replace_forward(module, _SharedDeltaNet(module, calls).forward, undo)
+
+
+class _SharedDeltaNet:
+    def __init__(self, module: torch.nn.Module, calls: ModelCalls):
+        self.module = module
+        self.calls = calls
+        functions = sys.modules[type(module).__module__]
+        self.convolve = functions.causal_conv1d_fn
+        self.delta_rule = functions.torch_chunk_gated_delta_rule
+
+    def forward(self, hidden_states, cache_params=None, attention_mask=None, **keywords):
+        """As the module's: [B, s, M] of this rank's tokens. Collective, both ways. Padding is parted by its borders, not by the mask."""
+        module, sequence = self.module, keywords.get(SEQUENCE_KEYWORD)
+        if sequence is None:
+            raise ConfigError("trireme.parallelize: a part of the model was called by itself; call the model that was given")
+        columns_BsC, z_BsVD = self._project(hidden_states)
+        if self.calls.probing:
+            o_BsC = self._of_each_token(columns_BsC)
+        else:
+            shares = [self._value_heads(rank, sequence.shared.size) for rank in range(sequence.shared.size)]
+            columns_BSc = to_columns(columns_BsC, sequence, [self._columns(*share) for share in shares])
+            o_BSc = self._mix(columns_BSc, *shares[sequence.shared.rank], sequence)
+            o_BsC = to_tokens(o_BSc, sequence, [(last - first) * module.head_v_dim for first, last in shares])
+        o_TD = module.norm(o_BsC.reshape(-1, module.head_v_dim), z_BsVD.reshape(-1, module.head_v_dim))
+        return module.out_proj(o_TD.view(o_BsC.shape))
+
+    def _project(self, x_BsM):
+        """q|k|v|b|a [B, s, 2 K Dk + V Dv + 2 V], and the gate of the output."""
+        module = self.module
+        if hasattr(module, "in_proj_qkvz"):  # Qwen3-Next
+            *qkv, z, b, a = module.fix_query_key_value_ordering(module.in_proj_qkvz(x_BsM), module.in_proj_ba(x_BsM))
+            return torch.cat([*(part.flatten(2) for part in qkv), b, a], dim=-1), z
+        parts = module.in_proj_qkv(x_BsM), module.in_proj_b(x_BsM), module.in_proj_a(x_BsM)
+        return torch.cat(parts, dim=-1), module.in_proj_z(x_BsM)
+
+    def _value_heads(self, rank: int, ranks: int) -> tuple[int, int]:
+        """Whole groups of a key head where there are as many as ranks; none at some ranks beyond the value heads."""
+        keys, values = self.module.num_k_heads, self.module.num_v_heads
+        of_unit = values // keys if ranks <= keys else 1
+        units = values // of_unit
+        return rank * units // ranks * of_unit, (rank + 1) * units // ranks * of_unit
+
+    def _key_heads(self, first: int, last: int) -> tuple[int, int]:
+        """Those that value heads [first, last) read."""
+        group = self.module.num_v_heads // self.module.num_k_heads
+        return (first // group, -(-last // group)) if last > first else (0, 0)
+
+    def _convolved(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Columns of q, k and v, which the convolution's weights [2 K Dk + V Dv, 1, width] have too."""
+        module = self.module
+        of_keys = tuple(module.head_k_dim * head for head in self._key_heads(first, last))
+        of_values = tuple(module.head_v_dim * head for head in (first, last))
+        offsets = (0, of_keys), (module.key_dim, of_keys), (2 * module.key_dim, of_values)
+        return [(offset + begin, offset + end) for offset, (begin, end) in offsets]
+
+    def _columns(self, first: int, last: int) -> list[tuple[int, int]]:
+        b = 2 * self.module.key_dim + self.module.value_dim
+        a = b + self.module.num_v_heads
+        return [*self._convolved(first, last), (b + first, b + last), (a + first, a + last)]
+
+    def _mix(self, columns_BSc, first: int, last: int, sequence: SequenceOfCall):
+        """o [B, S, (last - first) Dv] of value heads [first, last)."""
+        module = self.module
+        if first == last:  # the parameters have a gradient here too, of zeros, as on other ranks
+            nothing = module.A_log.sum() + module.dt_bias.sum() + module.conv1d.weight.sum()
+            return columns_BSc + (0 * nothing).to(columns_BSc.dtype)
+        spans = self._convolved(first, last)
+        weight = torch.cat([module.conv1d.weight[begin:end] for begin, end in spans]).squeeze(1)
+        qkv_BSc, b_BSv, a_BSv = columns_BSc.split([sum(end - begin for begin, end in spans), last - first, last - first], dim=-1)
+        # fp32, as in the model: exp of a parameter in fp16 may be infinite.
+        decay_BSv = -module.A_log[first:last].float().exp() * torch.nn.functional.softplus(a_BSv.float() + module.dt_bias[first:last])
+        inputs = qkv_BSc, decay_BSv, b_BSv.sigmoid()
+        if not sequence.documents:
+            return self._mix_document(weight, first, last, *inputs)
+        samples = []
+        for sample, borders in enumerate(sequence.documents):
+            lengths = borders.diff().tolist()
+            each = zip(*(part[sample : sample + 1].split(lengths, dim=1) for part in inputs))
+            samples.append(torch.cat([self._mix_document(weight, first, last, *document) for document in each], dim=1))
+        return torch.cat(samples)
+
+    def _mix_document(self, weight, first: int, last: int, qkv_Btc, decay_Btv, beta_Btv):
+        module = self.module
+        qkv_Btc = self.convolve(qkv_Btc.transpose(1, 2), weight, None, activation=module.activation).transpose(1, 2)
+        first_key, last_key = self._key_heads(first, last)
+        of_keys = (last_key - first_key) * module.head_k_dim
+        q, k, v = qkv_Btc.split([of_keys, of_keys, qkv_Btc.shape[-1] - 2 * of_keys], dim=-1)
+        q, k = (part.unflatten(-1, (-1, module.head_k_dim)) for part in (q, k))
+        group = module.num_v_heads // module.num_k_heads
+        if first % group or last % group:  # a key head of which this rank has some of the values
+            head = torch.arange(first, last, device=q.device) // group - first_key
+            q, k = q[:, :, head], k[:, :, head]
+        v = v.unflatten(-1, (-1, module.head_v_dim))
+        o_BtvD, _ = self.delta_rule(q, k, v, g=decay_Btv, beta=beta_Btv, use_qk_l2norm_in_kernel=True)
+        return o_BtvD.flatten(2)
+
+    def _of_each_token(self, columns_BsC):
+        """Mixes none: token_mixing.py looks for others."""
+        module = self.module
+        q, k, v, b, a = columns_BsC.split([module.key_dim, module.key_dim, module.value_dim, module.num_v_heads, module.num_v_heads], dim=-1)
+        return v + (q * k).sum(-1, keepdim=True) + (b * a).sum(-1, keepdim=True)

@@ -1,0 +1,187 @@
+"""trireme.parallelize of models with Gated DeltaNet (Qwen3-Next, Qwen3.5) over gloo ranks against themselves alone."""
+
+import contextlib
+import sys
+import unittest.mock
+
+import pytest
+import torch
+import trireme
+from test_parallelize import SMALL, alone, compare, gradients, make_batch, shared
+
+DELTA = dict(num_hidden_layers=4, linear_key_head_dim=8, linear_value_head_dim=4, linear_num_key_heads=2, linear_num_value_heads=4)
+EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16)
+VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32)
+MODELS = {
+    "qwen3_5": ("Qwen3_5ForCausalLM", "Qwen3_5TextConfig", DELTA),
+    # On two ranks a key head is shared; on four a rank has no head.
+    "qwen3_5, three value heads": ("Qwen3_5ForCausalLM", "Qwen3_5TextConfig", dict(DELTA, linear_num_key_heads=1, linear_num_value_heads=3)),
+    "qwen3_5, three key heads": ("Qwen3_5ForCausalLM", "Qwen3_5TextConfig", dict(DELTA, linear_num_key_heads=3, linear_num_value_heads=6)),
+    "qwen3_5, of images too": ("Qwen3_5ForConditionalGeneration", "Qwen3_5Config", dict(text_config={**SMALL, **DELTA}, vision_config=VISION)),
+    "qwen3_5_moe": ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeTextConfig", {**DELTA, **EXPERTS}),
+    "qwen3_next": ("Qwen3NextForCausalLM", "Qwen3NextConfig", {**DELTA, **EXPERTS}),
+}
+
+
+def make_model(name, dtype=torch.float64):
+    import transformers
+
+    kind, config, sizes = MODELS[name]
+    config = getattr(transformers, config)(**(sizes if "text_config" in sizes else {**SMALL, **sizes}))
+    model = getattr(transformers, kind)._from_config(config, attn_implementation="eager", experts_implementation="eager").train().to(dtype)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=0.1 if dtype == torch.float32 else 0.2)
+    return model
+
+
+@contextlib.contextmanager
+def in_fp64(model):
+    """The delta rule token by token; transformers' own computes in fp32, whose rounding it amplifies."""
+
+    def rule(query, key, value, g, beta, use_qk_l2norm_in_kernel, **_more):
+        assert use_qk_l2norm_in_kernel
+        q, k = (x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt() for x in (query, key))
+        group = value.shape[2] // key.shape[2]
+        q, k = (x.repeat_interleave(group, dim=2) for x in (q * key.shape[-1] ** -0.5, k))
+        state, outputs = value.new_zeros(*value[:, 0].shape[:2], key.shape[-1], value.shape[-1]), []
+        for t in range(value.shape[1]):
+            state = state * g[:, t, :, None, None].exp()
+            change = beta[:, t, :, None] * (value[:, t] - torch.einsum("bhkv,bhk->bhv", state, k[:, t]))
+            state = state + torch.einsum("bhk,bhv->bhkv", k[:, t], change)
+            outputs.append(torch.einsum("bhkv,bhk->bhv", state, q[:, t]))
+        return torch.stack(outputs, dim=1), None
+
+    layer = next(module for module in model.modules() if type(module).__name__.endswith("GatedDeltaNet"))
+    with unittest.mock.patch.object(sys.modules[type(layer).__module__], "torch_chunk_gated_delta_rule", rule):
+        yield
+
+
+def each_document_alone(model, batch):
+    """Without flash-linear-attention transformers lets packed documents see each other."""
+    if "position_ids" not in batch:
+        return alone(model, batch)
+    model.zero_grad(set_to_none=True)
+    lengths = [len(part) for part in batch["position_ids"][0].tensor_split((batch["position_ids"][0] == 0).nonzero().flatten()[1:])]
+    logits = torch.cat([model(input_ids=ids, use_cache=False).logits for ids in batch["input_ids"].split(lengths, dim=1)], dim=1)
+    targets = torch.nn.functional.pad(batch["labels"], (0, 1), value=-100)[:, 1:]
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
+    loss.backward()
+    return loss.item(), gradients(model)
+
+
+@pytest.mark.parametrize("count, ring", [(1, 1), (2, 1), (4, 1), (4, 2)])
+def test_each_family_equals_itself_alone(ranks, count, ring):
+    ranks.run(run_families, count, ring)
+
+
+def run_families(group, ring):
+    """Padding on the left is below: the attention of transformers has no fp64 for rows without a key."""
+    for name in MODELS:
+        model = make_model(name)
+        for kind in ("plain", "packed", "right padding"):
+            batch = make_batch(kind, name)
+            try:
+                with in_fp64(model):
+                    truth = each_document_alone(model, batch)
+                    compare(truth, shared(model, batch, group, ring))
+            except Exception as error:
+                raise AssertionError(f"{name}, {kind}") from error
+
+
+def test_the_delta_rule_of_transformers(ranks):
+    ranks.run(run_rule_of_transformers, 2)
+
+
+def run_rule_of_transformers(group):
+    model = make_model("qwen3_5", torch.float32)
+    for kind in ("plain", "packed", "right padding", "left padding"):
+        batch = make_batch(kind, "")
+        compare(each_document_alone(model, batch), shared(model, batch, group))
+
+
+def test_checkpointed_layers_find_their_own_documents_again(ranks):
+    ranks.run(run_checkpointing, 2)
+
+
+def run_checkpointing(group):
+    """Two batches of other documents go forward before either goes back."""
+    model = make_model("qwen3_5", torch.float32)
+    batches = [make_batch("packed", ""), make_batch("plain", "")]
+    truths = [each_document_alone(model, batch) for batch in batches]
+    truth = sum(t[0] for t in truths), {name: truths[0][1][name] + truths[1][1][name] for name in truths[0][1]}
+    for reentrant in (False, True):
+        model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        model.zero_grad(set_to_none=True)
+        with trireme.parallelize(model, group):
+            losses = []
+            for batch in batches:
+                part = trireme.shard(batch, group)
+                targets = part.pop("shift_labels")
+                losses.append(trireme.loss(model(**part).logits, targets, group))
+            sum(losses).backward()
+        trireme.sum_gradients(model.parameters(), group)
+        compare(truth, (sum(losses).item(), gradients(model)))
+
+
+def test_whole_batches_with_the_memory_helpers_around(ranks):
+    ranks.run(run_whole_batches, 2)
+
+
+def run_whole_batches(group):
+    model, batch = make_model("qwen3_5", torch.float32), make_batch("packed", "")
+    truth = each_document_alone(model, batch)
+    model.zero_grad(set_to_none=True)
+    with trireme.fused_loss(model), trireme.tile_mlp(model, tokens_per_tile=5):
+        with trireme.parallelize(model, group, whole_batches=True):
+            loss = model(**batch).loss
+            loss.backward()
+    trireme.sum_gradients(model.parameters(), group)
+    compare(truth, (loss.item(), gradients(model)))
+    assert not any("forward" in module.__dict__ for module in model.modules())
+
+
+def test_adapters_alone_are_trained(ranks):
+    ranks.run(run_adapters, 4)
+
+
+def run_adapters(group):
+    """Rank 0 has none of the three heads, and the same collectives as the others."""
+    import peft
+
+    torch.manual_seed(5)
+    config = peft.LoraConfig(r=4, target_modules=["in_proj_qkv", "in_proj_a", "out_proj", "q_proj"], init_lora_weights=False)
+    model = peft.get_peft_model(make_model("qwen3_5, three value heads"), config).train()
+    batch = make_batch("plain", "")
+    with in_fp64(model):
+        truth = alone(model, batch)
+        assert truth[1] and all("lora" in name for name in truth[1])
+        compare(truth, shared(model, batch, group))
+
+
+def test_parameters_of_the_recurrence_alone_are_trained(ranks):
+    ranks.run(run_recurrence_alone, 4)
+
+
+def run_recurrence_alone(group):
+    """Rank 0, which has no head, reads none of them."""
+    model, batch = make_model("qwen3_5, three value heads"), make_batch("plain", "")
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad = name.startswith("model.layers.0.") and name.endswith(("A_log", "dt_bias", "conv1d.weight"))
+    with in_fp64(model):
+        truth = alone(model, batch)
+        assert len(truth[1]) == 3
+        compare(truth, shared(model, batch, group))
+
+
+def test_a_layer_that_is_called_by_itself_is_refused(ranks):
+    ranks.run(run_alone_called, 1)
+
+
+def run_alone_called(group):
+    model = make_model("qwen3_5")
+    with trireme.parallelize(model, group):
+        with pytest.raises(trireme.ConfigError, match="called by itself"):
+            model.model.layers[0].linear_attn(torch.zeros(1, 3, 32))
