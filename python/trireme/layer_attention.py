@@ -15,7 +15,7 @@ _numbers = itertools.count()  # of names in the AttentionInterface
 
 # What layers hand to attention and Trireme may ignore: it is in the mask, or about other things than attention.
 _IGNORED = {
-    "attention_mask", "cache_position", "deterministic", "is_causal", "labels", "logits_to_keep", "num_items_in_batch", "output_attentions",
+    "attention_mask", "cache", "cache_position", "deterministic", "is_causal", "labels", "logits_to_keep", "num_items_in_batch", "output_attentions",
     "output_hidden_states", "output_router_logits", "past_key_values", "position_embeddings", "position_ids", "return_dict",
     "shift_labels", "sliding_window", "use_cache", SEQUENCE_KEYWORD,
 }  # fmt: skip

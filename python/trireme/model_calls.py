@@ -23,7 +23,7 @@ from .sequence_of_call import SequenceOfCall, sequence_of_shards
 from .whole_batches import WholeBatches
 
 SEQUENCE_KEYWORD = "trireme_sequence"  # which models of transformers hand on to their layers, with the rest of their keywords
-_REFUSED = ("past_key_values", "use_cache", "output_attentions", "encoder_hidden_states", "logits_to_keep")
+_REFUSED = ("past_key_values", "cache", "use_cache", "output_attentions", "encoder_hidden_states", "logits_to_keep")
 
 
 class ModelCalls:

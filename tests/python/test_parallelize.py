@@ -1,6 +1,7 @@
 """trireme.parallelize: models of transformers over gloo ranks against themselves alone: loss and every gradient."""
 
 import contextlib
+import copy
 import functools
 import sys
 import unittest.mock
@@ -65,7 +66,7 @@ def make_model(name):
     import transformers
 
     family, changes = MODELS[name]
-    options = {**SMALL, **changes}
+    options = copy.deepcopy({**SMALL, **changes})  # a configuration may write into it
     classes = {"Gemma3": "Gemma3TextConfig", "Gemma4": "Gemma4TextConfig"}
     if family == "ModernBert":
         for absent in ("num_key_value_heads", "head_dim"):
