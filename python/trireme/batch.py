@@ -79,6 +79,12 @@ def fingerprint(values: torch.Tensor) -> torch.Tensor:
     return (values.flatten() * torch.arange(1, values.numel() + 1, device=values.device)).sum()
 
 
+def checksum(values: torch.Tensor) -> torch.Tensor:
+    """Of floating values, by their bits, whatever their order: int64 on their device, without waiting for it."""
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
+    return values.detach().contiguous().view(bits).sum(dtype=torch.int64)
+
+
 def shifted_labels(labels: torch.Tensor) -> torch.Tensor:
     """What each token of labels [B, S] predicts; -100 at the last, which predicts nothing."""
     return torch.nn.functional.pad(labels, (0, 1), value=-100)[:, 1:]

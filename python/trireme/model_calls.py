@@ -18,6 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from .batch import gather_with_gradient
 from .errors import ConfigError
+from .image_batches import cut_for_language_model, has_images, language_model_in
 from .sequence_group import SequenceGroup
 from .sequence_of_call import SequenceOfCall, sequence_of_shards
 from .whole_batches import WholeBatches
@@ -38,10 +39,13 @@ class ModelCalls:
         self.gives_sequence = False  # as SEQUENCE_KEYWORD, to layers that mix tokens without attention
         self.probing = False  # the call is of whole samples on this rank alone, by attention that mixes no tokens
         self.sequence: Optional[SequenceOfCall] = None  # of the call that runs
+        self._images = False  # the call has some: the model around the language model gets the whole batch
         self._mask_shard: Optional[torch.Tensor] = None  # what the body gets, where its head wants the whole mask
 
     def hook(self, undo: contextlib.ExitStack) -> None:
         body = self.model.base_model
+        if (language_model := language_model_in(self.model)) is not None:
+            undo.callback(language_model.register_forward_pre_hook(self._before_language_model, with_kwargs=True, prepend=True).remove)
         if self.whole is not None:
             undo.enter_context(self.whole.losses())
         undo.callback(self.model.register_forward_pre_hook(self._before, with_kwargs=True, prepend=True).remove)
@@ -57,6 +61,7 @@ class ModelCalls:
         rest = next((name for name, parameter in signature.items() if parameter.kind is parameter.VAR_KEYWORD), "")
         given.update(given.pop(rest, {}))
         self._check(given)
+        self._images = has_images(given)
         if self.whole is not None and not self.probing:
             given, self.sequence, mask = self.whole.cut(given)
         else:
@@ -74,7 +79,7 @@ class ModelCalls:
             )
         if mask is not None and module is not module.base_model and self._wants_router_logits(given):
             self._mask_shard, given["attention_mask"] = given["attention_mask"], mask
-        if "use_cache" in signature:
+        if "use_cache" in signature or rest:
             given["use_cache"] = False
         if self.gives_sequence:
             given[SEQUENCE_KEYWORD] = self.sequence
@@ -100,12 +105,20 @@ class ModelCalls:
                 "trireme.parallelize: the model was called with labels, which is wrong on a shard: take trireme.loss(logits, "
                 "shift_labels, group), or give whole batches (whole_batches=True)"
             )
+        if self.whole is None and has_images(given):
+            raise ConfigError(
+                "trireme.parallelize: the model was called with images beside a shard, whose tokens they need all: give whole batches "
+                "(whole_batches=True)"
+            )
         if not any(torch.is_tensor(given.get(name)) for name in ("input_ids", "inputs_embeds")):
             raise ConfigError("trireme.parallelize: the model was called with neither input_ids nor inputs_embeds")
 
     def _wants_router_logits(self, given: dict[str, Any]) -> bool:
         wanted = given.get("output_router_logits")
         return getattr(self.model.config.get_text_config(), "output_router_logits", False) if wanted is None else wanted
+
+    def _before_language_model(self, _language_model, arguments, keywords):
+        return (arguments, cut_for_language_model(keywords, self.sequence)) if self._images else None
 
     def _before_body(self, _body, arguments, keywords):
         if self._mask_shard is None:

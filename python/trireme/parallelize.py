@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .errors import ConfigError
 from .gated_delta_net import share_delta_nets
+from .image_batches import language_model_in
 from .layer_attention import LayerAttention
 from .model_calls import ModelCalls
 from .model_in_use import called_for, pretrained_model_in, vocabulary_of
@@ -83,7 +84,7 @@ def over_ranks(model: torch.nn.Module, calls: ModelCalls) -> Iterator[Callable[[
     attention = LayerAttention(calls)
     with contextlib.ExitStack() as undo:
         _register(attention, undo)
-        _use(model, attention.name, undo)
+        _use(model, target, attention.name, undo)
         calls.hook(undo)
         share_delta_nets(calls, undo)
         see_longest_position(target, calls.longest_position, undo)
@@ -145,15 +146,19 @@ def _register(attention: LayerAttention, undo: contextlib.ExitStack) -> None:
     undo.callback(AttentionMaskInterface._global_mapping.pop, attention.name)
 
 
-def _use(model: torch.nn.Module, name: str, undo: contextlib.ExitStack) -> None:
-    """Copies of the configurations, for models may share one; parts of one model that share one still do."""
+def _use(model: torch.nn.Module, target: torch.nn.Module, name: str, undo: contextlib.ExitStack) -> None:
+    """Copies of the configurations, for models may share one; parts of one model that share one still do. What reads images keeps its attention."""
     memo: dict = {}
+    language_model = language_model_in(target)
+    inside = set() if language_model is None else set(language_model.modules())
     for module in model.modules():
         config = module.__dict__.get("config")
         if config is None or not hasattr(config, "_attn_implementation"):
             continue
+        if language_model is not None and module not in inside and all(part is not language_model for part in module.modules()):
+            continue
         own = copy.deepcopy(config, memo)
-        for part in _configs(own):
+        for part in _configs(own) if language_model is None else (own, own.get_text_config()):
             part._attn_implementation_internal = name
         module.config = own
         undo.callback(setattr, module, "config", config)

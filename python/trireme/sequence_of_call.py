@@ -10,10 +10,11 @@ from typing import Any, Mapping, Optional
 
 import torch
 
-from .batch import SHARD_OF, fingerprint, gather
+from .batch import SHARD_OF, checksum, fingerprint, gather
 from .errors import ConfigError
 from .sequence_group import SequenceGroup
 
+IMAGES = ("pixel_values", "pixel_values_videos")  # what a model that reads images too is called with
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SequenceOfCall:
@@ -102,11 +103,12 @@ def sequence_of_whole(shared: SequenceGroup, given: Mapping[str, Any]) -> tuple[
         fingerprint(given[name]) if _counts(given.get(name)) else torch.zeros_like(shape[0])
         for name in ("input_ids", "labels", "shift_labels", "position_ids", "attention_mask")
     ]
+    prints += [checksum(given[name]) if given.get(name) is not None else torch.zeros_like(shape[0]) for name in IMAGES]
     ranks = torch.stack(shared.all_gather(torch.stack(shape + prints))).tolist()
     if any(theirs != ranks[0] for theirs in ranks):
         raise ConfigError(
             "trireme.parallelize: the ranks of a sequence group were called with different batches; [samples, tokens, checksums of "
-            f"input_ids, labels, shift_labels, position_ids, attention_mask] of each rank: {ranks}. With whole_batches the ranks that share a "
+            f"input_ids, labels, shift_labels, position_ids, attention_mask, {', '.join(IMAGES)}] of each rank: {ranks}. With whole_batches the ranks that share a "
             "sample load the same samples: give the data loader's sampler the number and index of the data ranks"
         )
     lengths = shared.lengths(tokens)

@@ -16,6 +16,7 @@ import torch
 
 from .batch import gather_with_gradient, shard
 from .errors import ConfigError
+from .image_batches import OUTPUTS, has_images
 from .loss import loss
 from .sequence_group import SequenceGroup
 from .sequence_of_call import SequenceOfCall, sequence_of_whole
@@ -24,7 +25,7 @@ from .sequence_of_call import SequenceOfCall, sequence_of_whole
 _BORDERS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
 # Of outputs: a value for each token.
 _OF_TOKENS = ("logits", "last_hidden_state", "log_probs", "entropy", "log_sum_sq_probs", "mean_logits", "is_top1", "label_mask")
-_OF_SAMPLE = ("loss", "aux_loss", "router_logits")  # whole already
+_OF_SAMPLE = ("loss", "aux_loss", "router_logits", *OUTPUTS)  # whole already
 
 
 class WholeBatches:
@@ -65,10 +66,15 @@ class WholeBatches:
         if labels is not None and not self._shifted:
             # shard moves "labels" by one token, "shift_labels" by none
             given["labels" if self._next_token() else "shift_labels"] = labels
-        given = shard(given, self.shared)
+        if has_images(given):  # of which the model around the language model reads all (image_batches.py)
+            targets = {name: given.pop(name) for name in ("labels", "shift_labels") if name in given}
+            parts = shard({"input_ids": given["input_ids"], **targets}, self.shared)
+            given.update({name: parts[name] for name in ("shift_labels",) if name in parts})
+        else:
+            given = shard(given, self.shared)
         if labels is not None:
             given["labels"] = given["shift_labels"] if self._next_token() else given.pop("shift_labels")
-        return given, sequence, mask if "attention_mask" in given else None
+        return given, sequence, mask if "attention_mask" in given and not has_images(given) else None
 
     def _next_token(self) -> bool:
         """Whether the model's labels are those of the next token; of the token itself, if not."""

@@ -24,7 +24,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-namespace fs = std::filesystem;
 
 ModelConfig model(const char* fixture) {
   return read_model_config(testing::source_folder() / "tests/parity/fixtures" / fixture);

@@ -43,6 +43,8 @@ def in_fp64(model):
 
     def rule(query, key, value, g, beta, use_qk_l2norm_in_kernel, **_more):
         assert use_qk_l2norm_in_kernel
+        dtype = value.dtype
+        query, key, value, g, beta = (x.double() for x in (query, key, value, g, beta))
         q, k = (x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt() for x in (query, key))
         group = value.shape[2] // key.shape[2]
         q, k = (x.repeat_interleave(group, dim=2) for x in (q * key.shape[-1] ** -0.5, k))
@@ -52,7 +54,7 @@ def in_fp64(model):
             change = beta[:, t, :, None] * (value[:, t] - torch.einsum("bhkv,bhk->bhv", state, k[:, t]))
             state = state + torch.einsum("bhk,bhv->bhkv", k[:, t], change)
             outputs.append(torch.einsum("bhkv,bhk->bhv", state, q[:, t]))
-        return torch.stack(outputs, dim=1), None
+        return torch.stack(outputs, dim=1).to(dtype), None
 
     layer = next(module for module in model.modules() if type(module).__name__.endswith("GatedDeltaNet"))
     with unittest.mock.patch.object(sys.modules[type(layer).__module__], "torch_chunk_gated_delta_rule", rule):

@@ -1,0 +1,65 @@
+"""Whole batches with images: the model reads these whole on every rank, and its language model is cut along the sequence.
+
+    input_ids [B, S], pixel_values  --embedding, image tower, whole on each rank-->  inputs_embeds [B, S, M]
+                                    --cut-->  [B, s, M]  --language model over the ranks-->  hidden states [B, s, M]
+
+Which tokens an image is, and their positions, depend on the whole sample; so these stay the model's own. The gradient of a rank's slice
+goes back through the whole tower, so that the sum over the ranks is the gradient of one process, as for every parameter.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Optional
+
+import torch
+
+from .errors import ConfigError
+from .sequence_of_call import IMAGES, SequenceOfCall
+
+# Of outputs, the same on every rank.
+OUTPUTS = ("image_hidden_states",)
+
+
+def has_images(given: Mapping[str, Any]) -> bool:
+    return any(given.get(name) is not None for name in IMAGES)
+
+
+def language_model_in(model: torch.nn.Module) -> Optional[torch.nn.Module]:
+    """The module that reads embeddings in a model that reads images too; None where the model is one itself."""
+    if model.config.get_text_config() is model.config:
+        return None
+    decoder = model.get_decoder()
+    return None if decoder in (model, model.base_model) else decoder
+
+
+def cut_for_language_model(keywords: dict[str, Any], sequence: SequenceOfCall) -> dict[str, Any]:
+    """What the language model gets of what the model around it gives, by name."""
+    shared, tokens = sequence.shared, sum(sequence.lengths)
+    spans = shared.spans(tokens)
+
+    def cut(tensor, dim):
+        return torch.cat([tensor.narrow(dim, begin, end - begin) for begin, end in spans], dim=dim)
+
+    keywords = {name: value for name, value in keywords.items() if value is not None}
+    mask, positions = keywords.get("attention_mask"), keywords.get("position_ids")
+    if mask is not None and (not torch.is_tensor(mask) or mask.dim() != 2):
+        raise ConfigError(
+            "trireme.parallelize: the model lets the tokens of an image see each other, by a mask of its own: images are refused, text alone is not"
+        )
+    if positions is None:
+        batch, device = keywords["inputs_embeds"].shape[0], keywords["inputs_embeds"].device
+        positions = torch.arange(tokens, device=device).expand(batch, tokens)
+    of_tokens = {"inputs_embeds": 1, "attention_mask": 1, "position_ids": -1, "visual_pos_masks": 1}
+    chosen = {name: cut(value, of_tokens[name]) for name, value in {**keywords, "position_ids": positions}.items() if name in of_tokens}
+    if "attention_mask" in chosen and bool(mask.all()):
+        del chosen["attention_mask"]
+    deep = keywords.get("deepstack_visual_embeds")
+    if deep is not None:  # [visual tokens, M] each, in the order of samples
+        visual = keywords["visual_pos_masks"]
+        number = visual.flatten().cumsum(0).view(visual.shape) - 1
+        here = cut(number, 1)[chosen["visual_pos_masks"]]
+        chosen["deepstack_visual_embeds"] = [embeds[here] for embeds in deep]
+    for name, value in keywords.items():
+        if name not in (*chosen, "attention_mask", "shift_labels") and torch.is_tensor(value) and value.dim() > 1 and tokens in value.shape:
+            raise ConfigError(f"trireme.parallelize: the model gives its language model {name} of {tuple(value.shape)}, which Trireme cannot cut: it is refused")
+    return {**{name: value for name, value in keywords.items() if name != "attention_mask"}, **chosen}
