@@ -10,8 +10,8 @@ from test_parallelize import LAYERS, SMALL, compare, gradients
 
 ROPE = dict(rope_type="default", rope_theta=1e4, mrope_section=[1, 1, 2])
 TOWER = dict(depth=2, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=2, temporal_patch_size=2, spatial_merge_size=2, out_hidden_size=32)
-IMAGE, START, END = 60, 62, 63
-IDS = dict(image_token_id=IMAGE, video_token_id=61, vision_start_token_id=START, vision_end_token_id=END)
+IMAGE, VIDEO, START, END = 60, 61, 62, 63
+IDS = dict(image_token_id=IMAGE, video_token_id=VIDEO, vision_start_token_id=START, vision_end_token_id=END)
 SMALL_TOWER = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, patch_size=2, image_size=8)
 
 
@@ -113,6 +113,33 @@ def run_batch(model, batch, group):
         loss.backward()
     trireme.sum_gradients(model.parameters(), group.process_group)
     compare(truth, (loss.item(), gradients(model)))
+
+
+def test_videos_beside_images(ranks):
+    ranks.run(run_videos, 3)
+
+
+def run_videos(group):
+    """Two frames, of which newer models see each by itself, and an image."""
+    generator = torch.Generator().manual_seed(4)
+    for name in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5"):
+        model, ids = make_model(name), torch.randint(3, 50, (1, 31), generator=generator)
+        if name in ("qwen3_vl", "qwen3_5"):
+            ids[0, 6:12] = ids[0, 13:19] = torch.tensor([START, *[VIDEO] * 4, END])
+        else:
+            ids[0, 8:18] = torch.tensor([START, *[VIDEO] * 8, END])
+        ids[0, 22:28] = torch.tensor([START, *[IMAGE] * 4, END])
+        batch = dict(
+            input_ids=ids,
+            labels=ids.masked_fill(ids >= IMAGE, -100),
+            pixel_values=torch.randn(16, 24, generator=generator),
+            image_grid_thw=torch.tensor([[1, 4, 4]]),
+            pixel_values_videos=torch.randn(32, 24, generator=generator),
+            video_grid_thw=torch.tensor([[2, 4, 4]]),
+            mm_token_type_ids=(ids == IMAGE).int() + 2 * (ids == VIDEO).int(),
+        )
+        with in_fp64(model) if name == "qwen3_5" else contextlib.nullcontext():
+            run_batch(model, batch, trireme.SequenceGroup(group))
 
 
 def test_logits_of_all_tokens_come_back(ranks):
