@@ -3,10 +3,10 @@
     x_BsM  --projections-->  q|k|v|b|a of this rank's tokens  --all-to-all-->  those of this rank's heads, all tokens
            --convolution over time, delta rule-->  o_BSVD  --all-to-all-->  o_BsVD  --gated norm, projection-->  y_BsM
 
-Heads of the recurrence (arXiv 2412.06464) do not see each other, and its convolution is one a column, so that what Ulysses
-(arXiv 2309.14509) does for attention holds here as it is. Convolution and delta rule are the model's own functions: flash-linear-attention's
-where it is installed. Packed documents go through them one by one, so none sees another. V value heads, each K-th of which
-shares a key head with its neighbours.
+Heads of the recurrence (arXiv 2412.06464) do not see each other, and the convolution filters each column alone, so columns can be
+traded for tokens as heads are in Ulysses (arXiv 2309.14509). Convolution and delta rule are the model's own functions: those of the packages
+causal-conv1d and flash-linear-attention where they are installed. Packed documents go through them one by one, so none sees another.
+V value heads of width Dv; each V / K neighbours of them read one of K key heads of width Dk.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ import sys
 import torch
 
 from .column_exchange import to_columns, to_tokens
-from .errors import ConfigError
 from .model_calls import SEQUENCE_KEYWORD, ModelCalls
 from .model_in_use import replace_forward
-from .sequence_of_call import SequenceOfCall
+from .sequence_of_call import SequenceOfCall, of_a_call
 
 _CLASSES = ("Qwen3NextGatedDeltaNet", "Qwen3_5GatedDeltaNet", "Qwen3_5MoeGatedDeltaNet")
 
@@ -28,24 +27,23 @@ _CLASSES = ("Qwen3NextGatedDeltaNet", "Qwen3_5GatedDeltaNet", "Qwen3_5MoeGatedDe
 def share_delta_nets(calls: ModelCalls, undo: contextlib.ExitStack) -> None:
     """The forward of each Gated DeltaNet of the model, until ``undo`` closes."""
     for module in calls.model.modules():
-        if type(module).__name__ in _CLASSES and type(module).__module__.startswith("transformers."):
-            calls.gives_sequence = True
-            replace_forward(module, _SharedDeltaNet(module, calls).forward, undo)
+        for base in type(module).__mro__:  # fully_shard makes a class of its own
+            if base.__name__ in _CLASSES and base.__module__.startswith("transformers."):
+                calls.gives_sequence = True
+                replace_forward(module, _SharedDeltaNet(module, sys.modules[base.__module__], calls).forward, undo)
 
 
 class _SharedDeltaNet:
-    def __init__(self, module: torch.nn.Module, calls: ModelCalls):
+    def __init__(self, module: torch.nn.Module, functions, calls: ModelCalls):
+        """functions: the Python module of the model's class."""
         self.module = module
         self.calls = calls
-        functions = sys.modules[type(module).__module__]
         self.convolve = functions.causal_conv1d_fn
         self.delta_rule = functions.torch_chunk_gated_delta_rule
 
     def forward(self, hidden_states, cache_params=None, attention_mask=None, **keywords):
         """As the module's: [B, s, M] of this rank's tokens. Collective, both ways. Padding is parted by its borders, not by the mask."""
-        module, sequence = self.module, keywords.get(SEQUENCE_KEYWORD)
-        if sequence is None:
-            raise ConfigError("trireme.parallelize: a part of the model was called by itself; call the model that was given")
+        module, sequence = self.module, of_a_call(keywords.get(SEQUENCE_KEYWORD))
         columns_BsC, z_BsVD = self._project(hidden_states)
         if self.calls.probing:
             o_BsC = self._of_each_token(columns_BsC)
@@ -114,7 +112,8 @@ class _SharedDeltaNet:
 
     def _mix_document(self, weight, first: int, last: int, qkv_Btc, decay_Btv, beta_Btv):
         module = self.module
-        qkv_Btc = self.convolve(qkv_Btc.transpose(1, 2), weight, None, activation=module.activation).transpose(1, 2)
+        # causal-conv1d takes no rows that lie within wider ones.
+        qkv_Btc = self.convolve(qkv_Btc.contiguous().transpose(1, 2), weight, None, activation=module.activation).transpose(1, 2)
         first_key, last_key = self._key_heads(first, last)
         of_keys = (last_key - first_key) * module.head_k_dim
         q, k, v = qkv_Btc.split([of_keys, of_keys, qkv_Btc.shape[-1] - 2 * of_keys], dim=-1)

@@ -9,6 +9,7 @@ import torch
 from .attention import ulysses_attention
 from .errors import ConfigError
 from .model_calls import SEQUENCE_KEYWORD, ModelCalls
+from .sequence_of_call import of_a_call
 from .transformers_mask import SeenKeys, read_mask_function
 
 _numbers = itertools.count()  # of names in the AttentionInterface
@@ -36,9 +37,7 @@ class LayerAttention:
 
     def make_mask(self, q_length=None, kv_length=None, *, mask_function, **_arguments):
         """As a function of AttentionMaskInterface: what layers get as their attention_mask."""
-        sequence = self.calls.sequence
-        if sequence is None:
-            raise ConfigError("trireme.parallelize: a part of the model was called by itself; call the model that was given")
+        sequence = of_a_call(self.calls.sequence)
         if q_length != kv_length:
             raise ConfigError(f"trireme.parallelize: {q_length} queries see {kv_length} keys (a cache, a prefix): it is refused")
         causal, window = read_mask_function(mask_function)

@@ -23,7 +23,9 @@ from .sequence_group import SequenceGroup
 from .sequence_of_call import SequenceOfCall, sequence_of_shards
 from .whole_batches import WholeBatches
 
-SEQUENCE_KEYWORD = "trireme_sequence"  # which models of transformers hand on to their layers, with the rest of their keywords
+# Models of transformers hand it on to their layers, with the rest of their keywords: a checkpointed layer that runs again in backward,
+# when no call runs, gets it again.
+SEQUENCE_KEYWORD = "trireme_sequence"
 _REFUSED = ("past_key_values", "cache", "use_cache", "output_attentions", "encoder_hidden_states", "logits_to_keep")
 
 

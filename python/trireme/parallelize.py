@@ -4,7 +4,7 @@
                                           -> logits_BsV of this rank's tokens
 
 The model's configuration is replaced by a copy that names an attention of its own in transformers' AttentionInterface;
-leaving the block puts the old one back. What a layer sees comes through the mask that transformers hands to it
+leaving the block puts the old one back. What a layer of attention sees comes through the mask that transformers hands to it
 (transformers_mask.py), so that checkpointed layers that run again in backward find it too.
 """
 
@@ -54,8 +54,8 @@ def parallelize(
         1 where they are summed (trireme.sum_gradients). With shards it is about a router's loss alone; trireme.loss has its own.
 
     Every rank of the group calls the model in the same order, forward and backward. Backward belongs into the block too: layers
-    that are checkpointed run again in it. Refused by name: models that mix tokens outside attention
-    (but for Gated DeltaNet, which is shared too: gated_delta_net.py), soft-capped scores, attention dropout, layerdrop, NEFTune, caches, chunked and custom masks.
+    that are checkpointed run again in it. Refused by name: models that mix tokens outside attention (but for Gated DeltaNet, which
+    is shared too: gated_delta_net.py), soft-capped scores, attention dropout, layerdrop, NEFTune, caches, chunked and custom masks.
     """
     refuse_untested_transformers("trireme.parallelize", "whose masks and attention interface it reads; other versions are refused")
     target = pretrained_model_in(model, "trireme.parallelize")

@@ -38,6 +38,13 @@ class SequenceOfCall:
         return self.padding
 
 
+def of_a_call(sequence: Optional[SequenceOfCall]) -> SequenceOfCall:
+    """What a layer was given; it has none where it runs outside a call of the model."""
+    if sequence is None:
+        raise ConfigError("trireme.parallelize: a part of the model was called by itself; call the model that was given")
+    return sequence
+
+
 def sequence_of_shards(
     shared: SequenceGroup,
     embeds_or_ids: torch.Tensor,

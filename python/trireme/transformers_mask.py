@@ -22,7 +22,8 @@ class SeenKeys:
     model: str  # the name of its class
 
     def __getitem__(self, part):
-        if isinstance(part, tuple) and all(isinstance(index, slice) and index in (slice(None), slice(0, None)) for index in part):  # Gemma 4 cuts off what is not predicted
+        # Gemma 4 slices the mask by logits_to_keep before the layers that share keys; 0 keeps all.
+        if isinstance(part, tuple) and all(isinstance(index, slice) and index in (slice(None), slice(0, None)) for index in part):
             return self
         raise ConfigError(
             f"trireme.parallelize: {self.model} reads its mask outside its attention (an indexer that chooses keys, as DeepSeek-V3.2's): it is refused"

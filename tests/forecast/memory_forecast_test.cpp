@@ -45,9 +45,9 @@ TEST(Forecast, of_llama_3_8b_is_the_sum_of_its_buffers) {
 TEST(Forecast, of_scaled_queries_has_a_factor_for_each_token_beyond_the_positions_of_pretraining) {
   ForecastInputs inputs = llama_3_8b(1 << 17);
   const int64_t before = memory_forecast(inputs).peak_total_bytes;
-  inputs.model.unscaled_tokens = inputs.tokens;
+  inputs.model.most_unscaled_tokens = inputs.tokens;
   EXPECT_EQ(memory_forecast(inputs).peak_total_bytes, before);
-  inputs.model.unscaled_tokens = inputs.tokens - 1;
+  inputs.model.most_unscaled_tokens = inputs.tokens - 1;
   EXPECT_EQ(memory_forecast(inputs).peak_total_bytes, before + 4 * inputs.tokens / 8);
 }
 

@@ -237,9 +237,9 @@ TEST(StepWork, norms_of_q_and_k_make_their_projection_again_in_backward) {
 TEST(StepWork, queries_beyond_the_positions_of_pretraining_are_scaled_forward_and_backward) {
   PlannedStep step = small_step(2048, Recompute::none);
   const double plain = amount_of(step, WorkKind::copy);
-  step.inputs.model.unscaled_tokens = 2048;
+  step.inputs.model.most_unscaled_tokens = 2048;
   EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::copy), plain);
-  step.inputs.model.unscaled_tokens = 1024;
+  step.inputs.model.most_unscaled_tokens = 1024;
   EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::copy), plain + 4 * 2 * 2048 * 256.0);
 }
 

@@ -93,6 +93,26 @@ def run_families(group, ring):
                 raise AssertionError(f"{name}, {kind}") from error
 
 
+def test_the_convolution_gets_rows_that_lie_one_behind_the_other(ranks):
+    ranks.run(run_rows, 2)
+
+
+def run_rows(group):
+    """As causal-conv1d demands on a GPU: channels side by side, and no more between two tokens than a token has."""
+    import transformers.models.qwen3_5.modeling_qwen3_5 as functions
+
+    convolve = functions.causal_conv1d_fn
+
+    def strict(x, *arguments, **keywords):
+        assert x.stride(1) == 1 and (x.stride(2) == x.shape[1] or x.shape[2] == 1), (x.shape, x.stride())
+        return convolve(x, *arguments, **keywords)
+
+    with unittest.mock.patch.object(functions, "causal_conv1d_fn", strict):
+        model = make_model("qwen3_5, three value heads", torch.float32)
+        for kind in ("plain", "packed"):
+            shared(model, make_batch(kind, ""), group)
+
+
 def test_the_delta_rule_of_transformers(ranks):
     ranks.run(run_rule_of_transformers, 2)
 

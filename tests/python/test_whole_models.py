@@ -37,7 +37,8 @@ def whole(request, tmp_path_factory):
         for parameter in net.parameters():
             parameter.mul_(0.3 if parameter.dim() > 1 else 1)
     net.save_pretrained(folder / "model")
-    (folder / "model/preprocessor_config.json").write_text("{}")
+    for file in ("preprocessor_config.json", "README.md", "LICENSE"):
+        (folder / "model" / file).write_text("{}")
     (folder / "texts.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in TEXTS))
     run(folder, "tokenize", "--tokenizer", "model", "--input", "texts.jsonl", "--output", "texts")
     return folder
@@ -82,7 +83,8 @@ def test_steps_are_those_of_the_whole_model_and_go_back_into_it(whole, tmp_path,
     assert len(of_images) > 5
     for name, tensor in of_images.items():
         assert torch.equal(inside.state_dict()[name], tensor), name
-    assert (tmp_path / "whole/preprocessor_config.json").exists() and (tmp_path / "whole/tokenizer.json").exists()
+    for along in ("preprocessor_config.json", "tokenizer.json", "README.md", "LICENSE"):
+        assert (tmp_path / "whole" / along).exists(), along
 
 
 def test_stretched_positions_go_into_the_whole_model(whole, tmp_path):
@@ -123,7 +125,8 @@ def test_an_adapter_is_merged_into_the_whole_model_and_one_of_peft_is_read(whole
     run(whole, "export", "--checkpoint", tmp_path / "run", "--out", tmp_path / "whole", "--merge", "--into", "model")
     with torch.no_grad():
         assert loss_of(load(tmp_path / "whole")).item() == pytest.approx(after, rel=1e-5)
-    run(whole, "export", "--checkpoint", tmp_path / "run", "--out", tmp_path / "own")
+    kind = json.loads((whole / "model/config.json").read_text())["model_type"]
+    assert f"a {kind} that reads images" in run(whole, "export", "--checkpoint", tmp_path / "run", "--out", tmp_path / "own")
     assert evaluated(whole, "--model_name_or_path", "model", "--adapter", tmp_path / "own") == after
     with torch.no_grad():
         adapted = PeftModel.from_pretrained(load(whole / "model"), tmp_path / "own")
@@ -139,6 +142,12 @@ def test_an_adapter_is_merged_into_the_whole_model_and_one_of_peft_is_read(whole
         expected = loss_of(inside).item()
     inside.save_pretrained(tmp_path / "adapter")
     assert evaluated(whole, "--model_name_or_path", "model", "--adapter", tmp_path / "adapter") == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_plan_says_of_what_it_is(whole):
+    said = run(whole, "plan", "--model", whole / "model", "--gpu", "h100-80gb", "--gpus", 1, "--max_seq_length", 64)
+    kind = json.loads((whole / "model/config.json").read_text())["model_type"]
+    assert f"(the language model of a {kind})" in said
 
 
 def test_what_cannot_go_into_a_whole_model_is_refused(whole, tmp_path):

@@ -91,9 +91,7 @@ void export_adapter(const ExportFlags& flags, const fs::path& source) {
   std::cout << "exported the LoRA adapter of " << source.string() << " ("
             << format_count(adapter.layout.trained_parameter_count()) << " parameters, float32) to "
             << flags.out.string() << "; it belongs to " << folder.model
-            << (folder.whole_type.empty()
-                    ? ""
-                    : cat(", as PEFT sees it: a ", folder.whole_type, " that reads images"))
+            << (folder.whole_type.empty() ? "" : cat(", a ", folder.whole_type, " that reads images"))
             << positions_note(source, config) << std::endl;
 }
 

@@ -40,9 +40,9 @@ ModelSizes model_sizes(const ModelConfig& config, const ModelLayout& layout) {
                    .rotary_tables = !config.rotates      ? 0
                                     : config.window_rope ? 2
                                                          : 1,
-                   .unscaled_tokens = config.rope.query_scaling
-                                          ? config.rope.query_scaling->original_positions
-                                          : ModelSizes{}.unscaled_tokens,
+                   .most_unscaled_tokens = config.rope.query_scaling
+                                               ? config.rope.query_scaling->original_positions
+                                               : ModelSizes{}.most_unscaled_tokens,
                    .layer_windows = config.layer_window,
                    .causal_tokens = causal_tokens_of(config),
                    .tiles = config.family->tiles,

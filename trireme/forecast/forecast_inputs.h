@@ -31,8 +31,8 @@ struct ModelSizes {
   bool qk_norm = false;
   bool post_norms = false;  // ModelConfig::post_norms
   int rotary_tables = 1;    // of cosines and sines; 0: nothing is rotated
-  // Samples of more tokens have a scale for each token's queries (QueryScaling).
-  int64_t unscaled_tokens = std::numeric_limits<int64_t>::max();
+  // Longer samples have a factor for each token's queries (QueryScaling).
+  int64_t most_unscaled_tokens = std::numeric_limits<int64_t>::max();
   std::vector<int64_t> layer_windows =
       {};  // ModelConfig::layer_window; empty: attention is full in every layer
   // Documents of no more tokens are causal squares in some layer: its window; 0 where attention is full.
@@ -54,7 +54,7 @@ struct ModelSizes {
     return unit == 0 || unit > adapter_elements.size() ? 0 : adapter_elements[unit - 1];
   }
 
-  bool scales_queries(int64_t tokens) const { return tokens > unscaled_tokens; }
+  bool scales_queries(int64_t tokens) const { return tokens > most_unscaled_tokens; }
   // MLPs that a token goes through, and values of a token between their products.
   int64_t mlps_per_token() const { return experts > 0 ? experts_per_token : 1; }
   int64_t mlp_width() const { return mlps_per_token() * intermediate; }

@@ -20,7 +20,7 @@ inline constexpr const char* kAdapterWeightsFile = "adapter_model.safetensors";
 struct AdapterFolder {
   LoraConfig config;
   std::string model;  // base_model_name_or_path; may be empty
-  // Of a checkpoint whose run trained the language model inside such a model: its model_type.
+  // model_type of the whole model, where a checkpoint's run trained the language model inside one; else empty.
   std::string whole_type;
   double dropout = 0;  // that its training used
 };

@@ -97,7 +97,7 @@ class WholeModelWriter {
   at::Tensor flat_;
 };
 
-// Configurations of tokenizers and of what prepares images, and what the model's authors say.
+// Configurations of tokenizers and of what prepares images, the model card and the licence.
 bool goes_along(const fs::path& file) {
   static const std::set<std::string> kinds{".json", ".jinja", ".txt", ".model", ".md"};
   const std::string name = file.filename();
