@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from typing import Iterator
 
 import torch
 
 from .column_exchange import to_columns, to_tokens
+from .errors import ConfigError
 from .model_calls import SEQUENCE_KEYWORD, ModelCalls
 from .model_in_use import replace_forward
 from .sequence_of_call import SequenceOfCall, of_a_call
@@ -24,13 +26,24 @@ from .sequence_of_call import SequenceOfCall, of_a_call
 _CLASSES = ("Qwen3NextGatedDeltaNet", "Qwen3_5GatedDeltaNet", "Qwen3_5MoeGatedDeltaNet")
 
 
-def share_delta_nets(calls: ModelCalls, undo: contextlib.ExitStack) -> None:
-    """The forward of each Gated DeltaNet of the model, until ``undo`` closes."""
-    for module in calls.model.modules():
+def delta_nets_in(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]]:
+    """(name, module, the Python module of its class) of each."""
+    for name, module in model.named_modules():
         for base in type(module).__mro__:  # fully_shard makes a class of its own
             if base.__name__ in _CLASSES and base.__module__.startswith("transformers."):
-                calls.gives_sequence = True
-                replace_forward(module, _SharedDeltaNet(module, sys.modules[base.__module__], calls).forward, undo)
+                yield name, module, base.__module__
+
+
+def share_delta_nets(calls: ModelCalls, undo: contextlib.ExitStack) -> None:
+    """The forward of each Gated DeltaNet of the model, until ``undo`` closes."""
+    for name, module, source in delta_nets_in(calls.model):
+        if module.forward.__module__ != source:
+            raise ConfigError(
+                f"trireme.parallelize: {name} ({type(module).__name__}) has a forward of {module.forward.__module__}, whose place Trireme's would "
+                f"take: it is refused; leave the forward of {source} as it is"
+            )
+        calls.gives_sequence = True
+        replace_forward(module, _SharedDeltaNet(module, sys.modules[source], calls).forward, undo)
 
 
 class _SharedDeltaNet:

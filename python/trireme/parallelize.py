@@ -102,7 +102,7 @@ def _refuse_what_differs(model: torch.nn.Module, vocabulary: int, attention: Lay
     attention.calls.probing = True
     try:
         refuse_token_mixing(target, vocabulary, run)
-        if attention.layers_seen == 0:
+        if attention.layers_seen == 0 and not attention.calls.gives_sequence:
             raise ConfigError(
                 f"trireme.parallelize: no attention of {name} went through transformers' AttentionInterface, so it is refused"
             )

@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from .batch import shard
 from .errors import ConfigError
+from .gated_delta_net import delta_nets_in
 from .loss import loss as loss_of_shards
 from .parallelize import parallelize
 from .sequence_group import Group, SequenceGroup, sequence_group
@@ -92,6 +93,12 @@ def _check(model: torch.nn.Module, batch: Mapping[str, Any], shared: SequenceGro
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError("trireme.verify: no parameter of the model wants a gradient, so there is nothing to compare")
+    positions = batch.get("position_ids")
+    if next(delta_nets_in(model), None) and torch.is_tensor(positions) and (positions[..., 1:] != positions[..., :-1] + 1).any():
+        raise ConfigError(
+            "trireme.verify: got packed documents, which transformers alone lets see each other in Gated DeltaNet, so that there is nothing to compare "
+            "with: give a batch without position_ids that restart"
+        )
     tensors = {f"batch[{name!r}]": value for name, value in batch.items() if torch.is_tensor(value)}
     _refuse_difference({**tensors, **dict(model.named_parameters())}, shared)
     return dict(batch)

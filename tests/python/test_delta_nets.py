@@ -17,6 +17,7 @@ MODELS = {
     # On two ranks a key head is shared; on four a rank has no head.
     "qwen3_5, three value heads": ("Qwen3_5ForCausalLM", "Qwen3_5TextConfig", dict(DELTA, linear_num_key_heads=1, linear_num_value_heads=3)),
     "qwen3_5, three key heads": ("Qwen3_5ForCausalLM", "Qwen3_5TextConfig", dict(DELTA, linear_num_key_heads=3, linear_num_value_heads=6)),
+    "qwen3_5, no attention": ("Qwen3_5ForCausalLM", "Qwen3_5TextConfig", dict(DELTA, num_hidden_layers=2, layer_types=["linear_attention"] * 2)),
     "qwen3_5, of images too": ("Qwen3_5ForConditionalGeneration", "Qwen3_5Config", dict(text_config={**SMALL, **DELTA}, vision_config=VISION)),
     "qwen3_5_moe": ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeTextConfig", {**DELTA, **EXPERTS}),
     "qwen3_next": ("Qwen3NextForCausalLM", "Qwen3NextConfig", {**DELTA, **EXPERTS}),
@@ -196,6 +197,29 @@ def run_recurrence_alone(group):
         truth = alone(model, batch)
         assert len(truth[1]) == 3
         compare(truth, shared(model, batch, group))
+
+
+def test_what_would_be_passed_over_is_refused(ranks):
+    ranks.run(run_passed_over, 1)
+
+
+def run_passed_over(group):
+    class Doubled(type(make_model("qwen3_5").model.layers[0].linear_attn)):
+        def forward(self, *arguments, **keywords):
+            return 2 * super().forward(*arguments, **keywords)
+
+    of_a_class, of_one = make_model("qwen3_5"), make_model("qwen3_5")
+    of_a_class.model.layers[0].linear_attn.__class__ = Doubled
+    layer = of_one.model.layers[1].linear_attn
+    own = layer.forward
+    layer.forward = lambda *arguments, **keywords: 2 * own(*arguments, **keywords)
+    for number, model in enumerate((of_a_class, of_one)):
+        with pytest.raises(trireme.ConfigError, match=rf"layers.{number}.linear_attn .* has a forward of test_delta_nets"):
+            with trireme.parallelize(model, group):
+                pass
+    with pytest.raises(trireme.ConfigError, match="packed documents, which transformers alone lets see each other"):
+        trireme.verify(make_model("qwen3_5"), make_batch("packed", ""), group)
+    assert trireme.verify(make_model("qwen3_5", torch.float32), make_batch("plain", ""), group)
 
 
 def test_a_layer_that_is_called_by_itself_is_refused(ranks):
