@@ -67,6 +67,8 @@ class WholeBatches:
             # shard moves "labels" by one token, "shift_labels" by none
             given["labels" if self._next_token() else "shift_labels"] = labels
         if has_images(given):  # of which the model around the language model reads all (image_batches.py)
+            if given.get("input_ids") is None:
+                raise ConfigError("trireme.parallelize: got images without input_ids, which tell where they belong: give input_ids, not inputs_embeds")
             targets = {name: given.pop(name) for name in ("labels", "shift_labels") if name in given}
             parts = shard({"input_ids": given["input_ids"], **targets}, self.shared)
             given.update({name: parts[name] for name in ("shift_labels",) if name in parts})
