@@ -32,6 +32,26 @@ def language_model_in(model: torch.nn.Module) -> Optional[torch.nn.Module]:
     return None if decoder in (model, model.base_model) else decoder
 
 
+def check_images(model: torch.nn.Module, given: Mapping[str, Any]) -> None:
+    """Of a whole batch that has some."""
+    if language_model_in(model) is None:
+        raise ConfigError(
+            f"trireme.parallelize: got images, and {type(model).__name__} has no language model of its own that could be cut: images are refused"
+        )
+    if given.get("input_ids") is None:
+        raise ConfigError("trireme.parallelize: got images without input_ids, which tell where they belong: give input_ids, not inputs_embeds")
+    for name in IMAGES:
+        if given.get(name) is not None and not torch.is_tensor(given[name]):
+            raise ConfigError(f"trireme.parallelize: got {name} of {type(given[name]).__name__}, expected a tensor")
+
+
+def counted_once(output: Any, share: float) -> Any:
+    """A tensor, or several, that every rank has whole and goes on from alike: gradients of all ranks together count it `share` x ranks times."""
+    if isinstance(output, (list, tuple)):
+        return type(output)(counted_once(part, share) for part in output)
+    return output.detach() + (output - output.detach()) * share if output.requires_grad else output
+
+
 def cut_for_language_model(keywords: dict[str, Any], sequence: SequenceOfCall) -> dict[str, Any]:
     """What the language model gets of what the model around it gives, by name."""
     shared, tokens = sequence.shared, sum(sequence.lengths)
@@ -41,10 +61,13 @@ def cut_for_language_model(keywords: dict[str, Any], sequence: SequenceOfCall) -
         return torch.cat([tensor.narrow(dim, begin, end - begin) for begin, end in spans], dim=dim)
 
     keywords = {name: value for name, value in keywords.items() if value is not None}
+    if "inputs_embeds" not in keywords:
+        raise ConfigError("trireme.parallelize: the language model reads images by cross-attention: images are refused, text alone is not")
     mask, positions = keywords.get("attention_mask"), keywords.get("position_ids")
     if mask is not None and (not torch.is_tensor(mask) or mask.dim() != 2):
         raise ConfigError(
-            "trireme.parallelize: the model lets the tokens of an image see each other, by a mask of its own: images are refused, text alone is not"
+            "trireme.parallelize: the masks are made outside the language model, where tokens of an image may see each other: images are refused, "
+            "text alone is not"
         )
     if positions is None:
         batch, device = keywords["inputs_embeds"].shape[0], keywords["inputs_embeds"].device

@@ -10,6 +10,7 @@ the model for all tokens [B * S, experts], so that its balancing loss is that of
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 from typing import Any, Optional
 
@@ -107,6 +108,8 @@ class ModelCalls:
                 "trireme.parallelize: the model was called with labels, which is wrong on a shard: take trireme.loss(logits, "
                 "shift_labels, group), or give whole batches (whole_batches=True)"
             )
+        if given.get("mm_encoder_outputs") is not None:
+            raise ConfigError("trireme.parallelize: got mm_encoder_outputs, which are not shared: give pixel_values, of which the model makes them")
         if self.whole is None and has_images(given):
             raise ConfigError(
                 "trireme.parallelize: the model was called with images beside a shard, whose tokens they need all: give whole batches "
@@ -120,7 +123,11 @@ class ModelCalls:
         return getattr(self.model.config.get_text_config(), "output_router_logits", False) if wanted is None else wanted
 
     def _before_language_model(self, _language_model, arguments, keywords):
-        return (arguments, cut_for_language_model(keywords, self.sequence)) if self._images else None
+        if not self._images:
+            return None
+        if keywords.get("position_ids") is not None:  # the model's own, which an image makes shorter
+            self.sequence = dataclasses.replace(self.sequence, longest_position=int(keywords["position_ids"].max()))
+        return arguments, cut_for_language_model(keywords, self.sequence)
 
     def _before_body(self, _body, arguments, keywords):
         if self._mask_shard is None:
@@ -146,7 +153,7 @@ class ModelCalls:
         return whole.flatten(0, 1) if logits.dim() == 2 else whole
 
     def _after(self, _module, _arguments, output):
-        sequence, self.sequence = self.sequence, None
+        sequence, self.sequence, self._images = self.sequence, None, False
         if self.whole is None or self.probing or sequence is None or output is None:
             return None
         return self.whole.join(output, sequence)

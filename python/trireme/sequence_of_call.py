@@ -15,6 +15,8 @@ from .errors import ConfigError
 from .sequence_group import SequenceGroup
 
 IMAGES = ("pixel_values", "pixel_values_videos")  # what a model that reads images too is called with
+_COMPARED = ("input_ids", "labels", "shift_labels", "position_ids", "attention_mask")
+_COMPARED_BESIDE_IMAGES = ("image_grid_thw", "video_grid_thw", "image_sizes", "mm_token_type_ids")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SequenceOfCall:
@@ -107,15 +109,14 @@ def sequence_of_whole(shared: SequenceGroup, given: Mapping[str, Any]) -> tuple[
     device = given[named].device
     shape = [torch.tensor(size, device=device) for size in (batch, tokens)]
     prints = [
-        fingerprint(given[name]) if _counts(given.get(name)) else torch.zeros_like(shape[0])
-        for name in ("input_ids", "labels", "shift_labels", "position_ids", "attention_mask")
+        fingerprint(given[name]) if _counts(given.get(name)) else torch.zeros_like(shape[0]) for name in (*_COMPARED, *_COMPARED_BESIDE_IMAGES)
     ]
     prints += [checksum(given[name]) if given.get(name) is not None else torch.zeros_like(shape[0]) for name in IMAGES]
     ranks = torch.stack(shared.all_gather(torch.stack(shape + prints))).tolist()
     if any(theirs != ranks[0] for theirs in ranks):
         raise ConfigError(
             "trireme.parallelize: the ranks of a sequence group were called with different batches; [samples, tokens, checksums of "
-            f"input_ids, labels, shift_labels, position_ids, attention_mask, {', '.join(IMAGES)}] of each rank: {ranks}. With whole_batches the ranks that share a "
+            f"{', '.join((*_COMPARED, *_COMPARED_BESIDE_IMAGES, *IMAGES))}] of each rank: {ranks}. With whole_batches the ranks that share a "
             "sample load the same samples: give the data loader's sampler the number and index of the data ranks"
         )
     lengths = shared.lengths(tokens)
@@ -125,6 +126,7 @@ def sequence_of_whole(shared: SequenceGroup, given: Mapping[str, Any]) -> tuple[
         if tensor is not None and (tensor.dim() != 2 or tensor.shape[1] != tokens or tensor.shape[0] not in (1, batch)):
             raise ConfigError(
                 f"trireme.parallelize: got {name} of {tuple(tensor.shape)} beside {named} of [{batch}, {tokens}], expected [B, S]"
+                + ("; leave them out: a model that reads images makes its own" if tensor.dim() == 3 else "")
             )
     positions = None if positions is None else positions.expand(batch, tokens).cpu()
     mask = None if mask is None else mask.expand(batch, tokens)

@@ -56,7 +56,7 @@ def read_mask_function(mask_function: Callable) -> tuple[bool, Optional[int]]:
         elif name != _OF_SHARD:
             raise ConfigError(
                 f"trireme.parallelize: the model's mask has a part that Trireme does not know, {name} (chunks, blocks of "
-                "images, custom overlays): it is refused; for text alone leave token_type_ids and mm_token_type_ids out"
+                "images, custom overlays): it is refused; images of such a model are, and for text alone leave token_type_ids and mm_token_type_ids out"
             )
     if causal == full:
         raise ConfigError("trireme.parallelize: the model's mask is neither causal nor full attention: it is refused")

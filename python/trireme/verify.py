@@ -21,6 +21,7 @@ import torch.distributed as dist
 from .batch import shard
 from .errors import ConfigError
 from .gated_delta_net import delta_nets_in
+from .image_batches import has_images
 from .loss import loss as loss_of_shards
 from .parallelize import parallelize
 from .sequence_group import Group, SequenceGroup, sequence_group
@@ -93,6 +94,8 @@ def _check(model: torch.nn.Module, batch: Mapping[str, Any], shared: SequenceGro
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError("trireme.verify: no parameter of the model wants a gradient, so there is nothing to compare")
+    if has_images(batch):
+        raise ConfigError("trireme.verify: got images, which are not shared along the sequence: give a batch of text")
     positions = batch.get("position_ids")
     if next(delta_nets_in(model), None) and torch.is_tensor(positions) and (positions[..., 1:] != positions[..., :-1] + 1).any():
         raise ConfigError(

@@ -16,7 +16,7 @@ import torch
 
 from .batch import gather_with_gradient, shard
 from .errors import ConfigError
-from .image_batches import OUTPUTS, has_images
+from .image_batches import OUTPUTS, check_images, counted_once, has_images
 from .loss import loss
 from .sequence_group import SequenceGroup
 from .sequence_of_call import SequenceOfCall, sequence_of_whole
@@ -60,6 +60,8 @@ class WholeBatches:
         borders = {name: given.pop(name) for name in _BORDERS if name in given}
         self._losses, self._shifted = 0, "shift_labels" in given
         self._num_targets = given.get("num_items_in_batch")
+        if has_images(given):
+            check_images(self.model, given)
         sequence, mask = sequence_of_whole(self.shared, given)
         self._check_borders(borders.get("cu_seq_lens_q"), sequence)
         labels = given.pop("labels", None)
@@ -67,8 +69,6 @@ class WholeBatches:
             # shard moves "labels" by one token, "shift_labels" by none
             given["labels" if self._next_token() else "shift_labels"] = labels
         if has_images(given):  # of which the model around the language model reads all (image_batches.py)
-            if given.get("input_ids") is None:
-                raise ConfigError("trireme.parallelize: got images without input_ids, which tell where they belong: give input_ids, not inputs_embeds")
             targets = {name: given.pop(name) for name in ("labels", "shift_labels") if name in given}
             parts = shard({"input_ids": given["input_ids"], **targets}, self.shared)
             given.update({name: parts[name] for name in ("shift_labels",) if name in parts})
@@ -136,6 +136,9 @@ class WholeBatches:
                 fields[name] = gather_with_gradient(fields[name], sequence.shared, sequence.lengths, self.averaged_over)
                 if name not in ("logits", "last_hidden_state") and not self._shifted:
                     fields[name] = fields[name][:, :-1]  # the last token has no target: as without shift_labels
+        for name in OUTPUTS:
+            if name in fields:
+                fields[name] = counted_once(fields[name], self.averaged_over / sequence.shared.size)
         if "log_probs" in fields:  # a head that takes no loss of its shard alone (TRL)
             targets = fields["label_mask"].sum().clamp(min=1) if self._num_targets is None else self._num_targets
             fields["loss"] = -fields["log_probs"].sum() / targets

@@ -142,6 +142,42 @@ def run_videos(group):
             run_batch(model, batch, trireme.SequenceGroup(group))
 
 
+def test_positions_of_images_set_the_longest(ranks):
+    ranks.run(run_longest, 2)
+
+
+def run_longest(group):
+    """Frequencies depend on it: the model's own positions end before the number of tokens."""
+    kind, config, sizes = MODELS["qwen2_vl"]
+    text = {**sizes["text_config"], "rope_parameters": {**ROPE, "rope_type": "dynamic", "factor": 2.0}, "max_position_embeddings": 16}
+    MODELS["dynamic"] = kind, config, {**sizes, "text_config": text}
+    for padding in ("plain", "left padding"):
+        run_batch(make_model("dynamic"), make_batch("qwen2_vl", padding), trireme.SequenceGroup(group))
+    del MODELS["dynamic"]
+
+
+def test_a_loss_on_what_the_tower_gives_counts_once(ranks):
+    ranks.run(run_tower_loss, 2)
+
+
+def run_tower_loss(group):
+    model, batch = make_model("mistral3"), make_batch("mistral3", "plain")
+    del batch["labels"]
+
+    def loss_of(output):
+        return output.logits.square().mean() + 10 * torch.cat(list(output.image_hidden_states)).square().mean()
+
+    loss = loss_of(model(**batch, use_cache=False))
+    loss.backward()
+    truth = loss.item(), gradients(model)
+    model.zero_grad(set_to_none=True)
+    with trireme.parallelize(model, group, whole_batches=True):
+        loss = loss_of(model(**batch))
+        loss.backward()
+    trireme.sum_gradients(model.parameters(), group)
+    compare(truth, (loss.item(), gradients(model)))
+
+
 def test_logits_of_all_tokens_come_back(ranks):
     ranks.run(run_logits, 2)
 
@@ -173,6 +209,19 @@ def run_refused(group):
             model(**embedded)
         with pytest.raises(trireme.ConfigError, match=r"different batches.*pixel_values"):
             model(**{**batch, "pixel_values": batch["pixel_values"] + group.rank()})
+        with pytest.raises(trireme.ConfigError, match="different batches"):
+            model(**{**batch, "pixel_values": batch["pixel_values"].flip(0) if group.rank() else batch["pixel_values"]})
+        with pytest.raises(trireme.ConfigError, match="give pixel_values"):
+            model(**{**batch, "pixel_values": None, "mm_encoder_outputs": {}})
+        with pytest.raises(trireme.ConfigError, match="of list, expected a tensor"):
+            model(**{**batch, "pixel_values": list(batch["pixel_values"])})
+        with pytest.raises(trireme.ConfigError, match="a model that reads images makes its own"):
+            model(**batch, position_ids=torch.arange(29).expand(3, 2, 29))
+        model(**batch)
+        with pytest.raises(trireme.ConfigError, match="called by itself"):
+            model.model.language_model(inputs_embeds=torch.zeros(1, 3, 32))
+    with pytest.raises(trireme.ConfigError, match="verify: got images"):
+        trireme.verify(model, batch, group)
     gemma, batch = make_model("gemma3"), make_batch("gemma3", "plain")  # whose tokens of an image see each other
     with trireme.parallelize(gemma, group, whole_batches=True), pytest.raises(trireme.ConfigError, match="is refused|are refused"):
         gemma(**batch, token_type_ids=(batch["input_ids"] == IMAGE).int())
