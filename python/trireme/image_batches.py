@@ -84,5 +84,7 @@ def cut_for_language_model(keywords: dict[str, Any], sequence: SequenceOfCall) -
         chosen["deepstack_visual_embeds"] = [embeds[here] for embeds in deep]
     for name, value in keywords.items():
         if name not in (*chosen, "attention_mask", "shift_labels") and torch.is_tensor(value) and value.dim() > 1 and tokens in value.shape:
-            raise ConfigError(f"trireme.parallelize: the model gives its language model {name} of {tuple(value.shape)}, which Trireme cannot cut: it is refused")
+            raise ConfigError(
+                f"trireme.parallelize: the model gives its language model {name} of {tuple(value.shape)}, which Trireme cannot cut: it is refused"
+            )
     return {**{name: value for name, value in keywords.items() if name != "attention_mask"}, **chosen}
