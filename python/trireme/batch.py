@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping, Optional, Sequence
 
 import torch
 
@@ -60,15 +60,16 @@ def shard(batch: Mapping[str, Any], group: Group = None) -> dict[str, Any]:
         along_tokens = torch.is_tensor(value) and value.dim() >= 2 and value.shape[1] == tokens
         if torch.is_tensor(value) and value.dim() >= 2 and not along_tokens:
             raise ConfigError(f"shard: got {name} of {tuple(value.shape)}, expected [B, {tokens}, ...]: its tokens along dim 1")
-        if not along_tokens:
-            cut[name] = value
-        elif spans:
-            cut[name] = torch.cat([value[:, begin:end] for begin, end in spans], dim=1)
-        else:
-            cut[name] = value[:, :0]
+        cut[name] = take_spans(value, spans, dim=1) if along_tokens else value
     if named == "input_ids":
         setattr(cut[named], SHARD_OF, fingerprint(batch[named]))
     return cut
+
+
+def take_spans(tensor: torch.Tensor, spans: Sequence[tuple[int, int]], dim: int) -> torch.Tensor:
+    """What lies in the spans [begin, end) of a dimension, one behind the other; nothing where there are none."""
+    parts = [tensor.narrow(dim, begin, end - begin) for begin, end in spans]
+    return torch.cat(parts, dim=dim) if parts else tensor.narrow(dim, 0, 0)
 
 
 SHARD_OF = "trireme_shard_of"  # an attribute of a shard of input_ids
@@ -136,5 +137,4 @@ class _GatherTokens(torch.autograd.Function):
         shared, averaged_over, lengths = ctx.rest
         begin = sum(lengths[: shared.rank])
         spans = shared.spans(sum(lengths)) if shared.ring > 1 else [(begin, begin + lengths[shared.rank])]
-        d_part = torch.cat([d_whole[:, begin:end] for begin, end in spans], dim=1)
-        return d_part * averaged_over, None, None, None
+        return take_spans(d_whole, spans, dim=1) * averaged_over, None, None, None

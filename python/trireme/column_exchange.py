@@ -8,12 +8,12 @@ Both are differentiable, and one exchange each way. B batch, s tokens of this ra
 
 from __future__ import annotations
 
-import itertools
 from typing import Sequence
 
 import torch
 import torch.distributed as dist
 
+from .batch import take_spans
 from .sequence_of_call import SequenceOfCall
 
 Span = tuple[int, int]  # columns [begin, end)
@@ -22,33 +22,24 @@ Span = tuple[int, int]  # columns [begin, end)
 def to_columns(x_BsC: torch.Tensor, sequence: SequenceOfCall, columns: Sequence[Sequence[Span]]) -> torch.Tensor:
     """columns: the spans that each rank takes, in rank order; ranks may take the same. Collective, both ways."""
     batch, shared = x_BsC.shape[0], sequence.shared
-    sent = [torch.cat([x_BsC[..., begin:end] for begin, end in spans], dim=-1).flatten() for spans in columns]
+    sent = [take_spans(x_BsC, spans, dim=-1).flatten() for spans in columns]
     width = sum(end - begin for begin, end in columns[shared.rank])
     received = _exchange(sent, [batch * tokens * width for tokens in sequence.lengths], shared)
     x_BSc = torch.cat([part.view(batch, tokens, width) for part, tokens in zip(received, sequence.lengths)], dim=1)
-    order = _sample_order(sequence)
+    order = sequence.sample_order
     return x_BSc if order is None else x_BSc[:, order.argsort().to(x_BSc.device)]
 
 
 def to_tokens(y_BSc: torch.Tensor, sequence: SequenceOfCall, widths: Sequence[int]) -> torch.Tensor:
     """widths: columns of each rank's y. Collective, both ways."""
     batch, shared = y_BSc.shape[0], sequence.shared
-    order = _sample_order(sequence)
+    order = sequence.sample_order
     if order is not None:
         y_BSc = y_BSc[:, order.to(y_BSc.device)]
     tokens = sequence.lengths[shared.rank]
     sent = [part.flatten() for part in y_BSc.split(sequence.lengths, dim=1)]
     received = _exchange(sent, [batch * tokens * width for width in widths], shared)
     return torch.cat([part.view(batch, tokens, width) for part, width in zip(received, widths)], dim=-1)
-
-
-def _sample_order(sequence: SequenceOfCall):
-    """The number in its sample of each token, as ranks hold them one behind the other; None where that is 0, 1, 2, ..."""
-    shared, tokens = sequence.shared, sum(sequence.lengths)
-    if shared.ring == 1:
-        return None
-    spans = itertools.chain.from_iterable(shared.spans(tokens, rank) for rank in range(shared.size))
-    return torch.cat([torch.arange(begin, end) for begin, end in spans])
 
 
 def _exchange(sent: list[torch.Tensor], received_elements: list[int], shared) -> Sequence[torch.Tensor]:

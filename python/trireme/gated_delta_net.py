@@ -17,6 +17,7 @@ from typing import Iterator
 
 import torch
 
+from .batch import take_spans
 from .column_exchange import to_columns, to_tokens
 from .errors import ConfigError
 from .model_calls import SEQUENCE_KEYWORD, ModelCalls
@@ -109,7 +110,7 @@ class _SharedDeltaNet:
             nothing = module.A_log.sum() + module.dt_bias.sum() + module.conv1d.weight.sum()
             return columns_BSc + (0 * nothing).to(columns_BSc.dtype)
         spans = self._convolved(first, last)
-        weight = torch.cat([module.conv1d.weight[begin:end] for begin, end in spans]).squeeze(1)
+        weight = take_spans(module.conv1d.weight, spans, dim=0).squeeze(1)
         qkv_BSc, b_BSv, a_BSv = columns_BSc.split([sum(end - begin for begin, end in spans), last - first, last - first], dim=-1)
         # fp32, as in the model: exp of a parameter in fp16 may be infinite.
         decay_BSv = -module.A_log[first:last].float().exp() * torch.nn.functional.softplus(a_BSv.float() + module.dt_bias[first:last])

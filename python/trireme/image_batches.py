@@ -13,6 +13,7 @@ from typing import Any, Mapping, Optional
 
 import torch
 
+from .batch import take_spans
 from .errors import ConfigError
 from .sequence_of_call import IMAGES, SequenceOfCall
 
@@ -57,9 +58,6 @@ def cut_for_language_model(keywords: dict[str, Any], sequence: SequenceOfCall) -
     shared, tokens = sequence.shared, sum(sequence.lengths)
     spans = shared.spans(tokens)
 
-    def cut(tensor, dim):
-        return torch.cat([tensor.narrow(dim, begin, end - begin) for begin, end in spans], dim=dim)
-
     keywords = {name: value for name, value in keywords.items() if value is not None}
     if "inputs_embeds" not in keywords:
         raise ConfigError("trireme.parallelize: the language model reads images by cross-attention: images are refused, text alone is not")
@@ -73,14 +71,14 @@ def cut_for_language_model(keywords: dict[str, Any], sequence: SequenceOfCall) -
         batch, device = keywords["inputs_embeds"].shape[0], keywords["inputs_embeds"].device
         positions = torch.arange(tokens, device=device).expand(batch, tokens)
     of_tokens = {"inputs_embeds": 1, "attention_mask": 1, "position_ids": -1, "visual_pos_masks": 1}
-    chosen = {name: cut(value, of_tokens[name]) for name, value in {**keywords, "position_ids": positions}.items() if name in of_tokens}
+    chosen = {name: take_spans(value, spans, of_tokens[name]) for name, value in {**keywords, "position_ids": positions}.items() if name in of_tokens}
     if "attention_mask" in chosen and bool(mask.all()):
         del chosen["attention_mask"]
     deep = keywords.get("deepstack_visual_embeds")
     if deep is not None:  # [visual tokens, M] each, in the order of samples
         visual = keywords["visual_pos_masks"]
         number = visual.flatten().cumsum(0).view(visual.shape) - 1
-        here = cut(number, 1)[chosen["visual_pos_masks"]]
+        here = take_spans(number, spans, 1)[chosen["visual_pos_masks"]]
         chosen["deepstack_visual_embeds"] = [embeds[here] for embeds in deep]
     for name, value in keywords.items():
         if name not in (*chosen, "attention_mask", "shift_labels") and torch.is_tensor(value) and value.dim() > 1 and tokens in value.shape:

@@ -155,7 +155,7 @@ def _use(model: torch.nn.Module, target: torch.nn.Module, name: str, undo: conte
         config = module.__dict__.get("config")
         if config is None or not hasattr(config, "_attn_implementation"):
             continue
-        if language_model is not None and module not in inside and all(part is not language_model for part in module.modules()):
+        if language_model is not None and module not in inside and language_model not in module.modules():
             continue
         own = copy.deepcopy(config, memo)
         for part in _configs(own) if language_model is None else (own, own.get_text_config()):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Mapping, Optional
 
 import torch
@@ -27,6 +28,14 @@ class SequenceOfCall:
     restarts: bool  # some sample holds several documents
     longest_position: int  # of the batch
     padding_counts: bool  # positions of some sample begin with its padding on the left
+
+    @functools.cached_property
+    def sample_order(self) -> Optional[torch.Tensor]:
+        """The number in its sample of each token, as ranks hold them one behind the other; None where that is 0, 1, 2, ..."""
+        if self.shared.ring == 1:
+            return None
+        spans = (span for rank in range(self.shared.size) for span in self.shared.spans(sum(self.lengths), rank))
+        return torch.cat([torch.arange(begin, end) for begin, end in spans])
 
     def borders(self, causal: bool) -> list[torch.Tensor]:
         """cu_seqlens for ulysses_attention. Transformers lets encoders see across positions that restart."""

@@ -60,7 +60,8 @@ class WholeBatches:
         borders = {name: given.pop(name) for name in _BORDERS if name in given}
         self._losses, self._shifted = 0, "shift_labels" in given
         self._num_targets = given.get("num_items_in_batch")
-        if has_images(given):
+        images = has_images(given)
+        if images:
             check_images(self.model, given)
         sequence, mask = sequence_of_whole(self.shared, given)
         self._check_borders(borders.get("cu_seq_lens_q"), sequence)
@@ -68,15 +69,16 @@ class WholeBatches:
         if labels is not None and not self._shifted:
             # shard moves "labels" by one token, "shift_labels" by none
             given["labels" if self._next_token() else "shift_labels"] = labels
-        if has_images(given):  # of which the model around the language model reads all (image_batches.py)
+        if images:  # the model around the language model reads the whole batch, and only its loss a shard (image_batches.py)
             targets = {name: given.pop(name) for name in ("labels", "shift_labels") if name in given}
-            parts = shard({"input_ids": given["input_ids"], **targets}, self.shared)
-            given.update({name: parts[name] for name in ("shift_labels",) if name in parts})
+            part = shard({"input_ids": given["input_ids"], **targets}, self.shared)
+            if targets:
+                given["shift_labels"] = part["shift_labels"]
         else:
             given = shard(given, self.shared)
         if labels is not None:
             given["labels"] = given["shift_labels"] if self._next_token() else given.pop("shift_labels")
-        return given, sequence, mask if "attention_mask" in given and not has_images(given) else None
+        return given, sequence, mask if "attention_mask" in given and not images else None
 
     def _next_token(self) -> bool:
         """Whether the model's labels are those of the next token; of the token itself, if not."""

@@ -7,7 +7,7 @@ import unittest.mock
 import pytest
 import torch
 import trireme
-from test_parallelize import SMALL, alone, compare, gradients, make_batch, shared
+from test_parallelize import SMALL, alone, compare, compare_checkpointed, gradients, make_batch, shared
 
 DELTA = dict(num_hidden_layers=4, linear_key_head_dim=8, linear_value_head_dim=4, linear_num_key_heads=2, linear_num_value_heads=4)
 EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16)
@@ -134,19 +134,8 @@ def run_checkpointing(group):
     model = make_model("qwen3_5", torch.float32)
     batches = [make_batch("packed", ""), make_batch("plain", "")]
     truths = [each_document_alone(model, batch) for batch in batches]
-    truth = sum(t[0] for t in truths), {name: truths[0][1][name] + truths[1][1][name] for name in truths[0][1]}
     for reentrant in (False, True):
-        model.gradient_checkpointing_enable({"use_reentrant": reentrant})
-        model.zero_grad(set_to_none=True)
-        with trireme.parallelize(model, group):
-            losses = []
-            for batch in batches:
-                part = trireme.shard(batch, group)
-                targets = part.pop("shift_labels")
-                losses.append(trireme.loss(model(**part).logits, targets, group))
-            sum(losses).backward()
-        trireme.sum_gradients(model.parameters(), group)
-        compare(truth, (sum(losses).item(), gradients(model)))
+        compare_checkpointed(model, batches, truths, group, reentrant)
 
 
 def test_whole_batches_with_the_memory_helpers_around(ranks):

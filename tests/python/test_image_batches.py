@@ -45,6 +45,12 @@ MODELS = {
 }
 
 
+# Frequencies depend on the longest position: the model's own end before the number of tokens.
+kind, config, sizes = MODELS["qwen2_vl"]
+DYNAMIC = dict(rope_parameters={**ROPE, "rope_type": "dynamic", "factor": 2.0}, max_position_embeddings=16)
+MODELS["qwen2_vl, dynamic"] = kind, config, {**sizes, "text_config": {**sizes["text_config"], **DYNAMIC}}
+
+
 def make_model(name):
     import transformers
 
@@ -140,20 +146,6 @@ def run_videos(group):
         )
         with in_fp64(model) if name == "qwen3_5" else contextlib.nullcontext():
             run_batch(model, batch, trireme.SequenceGroup(group))
-
-
-def test_positions_of_images_set_the_longest(ranks):
-    ranks.run(run_longest, 2)
-
-
-def run_longest(group):
-    """Frequencies depend on it: the model's own positions end before the number of tokens."""
-    kind, config, sizes = MODELS["qwen2_vl"]
-    text = {**sizes["text_config"], "rope_parameters": {**ROPE, "rope_type": "dynamic", "factor": 2.0}, "max_position_embeddings": 16}
-    MODELS["dynamic"] = kind, config, {**sizes, "text_config": text}
-    for padding in ("plain", "left padding"):
-        run_batch(make_model("dynamic"), make_batch("qwen2_vl", padding), trireme.SequenceGroup(group))
-    del MODELS["dynamic"]
 
 
 def test_a_loss_on_what_the_tower_gives_counts_once(ranks):

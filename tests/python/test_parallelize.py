@@ -204,7 +204,12 @@ def run_checkpointing(group):
     model = make_model("qwen2, windows of single layers")
     batches = [make_batch("packed", ""), make_batch("plain", "")]
     truths = [alone(model, batch) for batch in batches]
-    model.gradient_checkpointing_enable({"use_reentrant": False})
+    compare_checkpointed(model, batches, truths, group, reentrant=False)
+
+
+def compare_checkpointed(model, batches, truths, group, reentrant):
+    """truths: of each batch alone."""
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
     model.zero_grad(set_to_none=True)
     with trireme.parallelize(model, group):
         losses = []
