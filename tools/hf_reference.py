@@ -153,7 +153,8 @@ def gradients(model):
 
 
 def reads_images(name):
-    return any(part in name for part in ("vision_tower.", "multi_modal_projector.", "visual."))
+    return any(part in name for part in ("vision_tower.", "multi_modal_projector.", "visual.", "audio_tower.", "embed_vision.", "embed_audio.",
+                                        "vision_embedder."))
 
 
 def names_in_file(model_type, name, tensor):

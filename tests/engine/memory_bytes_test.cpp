@@ -9,6 +9,7 @@
 #include "trireme/comm/thread_world.h"
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/device/processor.h"
+#include "trireme/device/simd_level.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/engine/make_forecast_inputs.h"
 #include "trireme/forecast/attention_snapshots.h"
@@ -41,11 +42,18 @@ class MemoryOfAStep : public ::testing::Test {
   static void SetUpTestSuite() { install_cpu_caching_allocator(); }
 };
 
-// A processor without instructions for bf16 products takes far longer for them (docs/benchmarks/README.md).
-bool takes_long(const Case& test) {
+bool is_in_native_bf16(const Case& test) {
   EngineOptions options;
   test.change(options);
-  return options.bf16_matmul == Bf16Matmul::native && !cpu_has_bf16_matmul();
+  return options.bf16_matmul == Bf16Matmul::native;
+}
+// A processor without instructions for bf16 products takes far longer for them (docs/benchmarks/README.md).
+bool takes_long(const Case& test) {
+  return is_in_native_bf16(test) && !cpu_has_bf16_matmul();
+}
+// oneDNN's workspace of such products, which the formulas have, is that of AVX-512: elsewhere they are an upper bound.
+bool has_less_workspace(const Case& test) {
+  return is_in_native_bf16(test) && simd_level() != SimdLevel::v4;
 }
 
 TEST_F(MemoryOfAStep, measured_peaks_of_every_category_are_within_5_percent_of_the_formulas) {
@@ -56,9 +64,14 @@ TEST_F(MemoryOfAStep, measured_peaks_of_every_category_are_within_5_percent_of_t
       const auto& [state, forecast, inputs] = of_ranks[rank];
       SCOPED_TRACE(::testing::Message() << test.name << ", rank " << rank << "\n"
                                         << memory_report(state, forecast));
+      const bool bound = has_less_workspace(test);
       for (const MemoryCategory category : kAllMemoryCategories)
-        expect_within(0.05, name_of(category), state.peak[category], forecast.peak[category]);
+        if (bound && category == tiles)
+          EXPECT_LE(state.peak[tiles], forecast.peak[tiles] + kCrumbs_bytes);
+        else
+          expect_within(0.05, name_of(category), state.peak[category], forecast.peak[category]);
       EXPECT_LE(state.peak_total_bytes, forecast.peak_total_bytes * 21 / 20);
+      if (bound) continue;
       const OffloadOptions& offload = inputs.offload;
       const bool offloads = offload.parameters != Offload::none || offload.optimizer != Offload::none ||
                             offload.activations != Offload::none;
@@ -116,8 +129,11 @@ TEST_F(MemoryOfAStep, in_native_bf16_peaks_are_within_5_percent_however_a_sequen
           // On AMX oneDNN keeps blocks of both operands beside a product: they tell in tiles of so few tokens.
           const double of_tiles = processor_bf16_units() == Bf16Units::amx ? 0.08 : 0.05;
           for (const MemoryCategory category : kAllMemoryCategories)
-            expect_within(category == tiles ? of_tiles : 0.05, name_of(category), state.peak[category],
-                          forecast.peak[category]);
+            if (has_less_workspace(test) && category == tiles)
+              EXPECT_LE(state.peak[tiles], forecast.peak[tiles] + kCrumbs_bytes);
+            else
+              expect_within(category == tiles ? of_tiles : 0.05, name_of(category), state.peak[category],
+                            forecast.peak[category]);
         }
       }
   }

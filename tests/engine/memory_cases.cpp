@@ -90,6 +90,13 @@ Json gemma3_model() {
   return of_four_layers(tiny_gemma3_config(4, 2), {{"intermediate_size", 640}, {"sliding_window", 200}});
 }
 
+Json gemma4_model() {
+  Json config = of_four_layers(tiny_gemma4_config(4, 2), {{"intermediate_size", 640}, {"sliding_window", 200}});
+  const Json types = config["layer_types"];
+  config["layer_types"] = {types[0], types[1], types[0], types[1]};
+  return config;
+}
+
 Json mixture_model() {
   return of_four_layers(tiny_mixture_config(4, 2),
                         {{"moe_intermediate_size", 96}, {"num_experts", 8}, {"num_experts_per_tok", 3}});
@@ -296,6 +303,24 @@ std::vector<MemoryCase> memory_cases() {
          o.bf16_matmul = Bf16Matmul::fp32;
          o.logits_tile_tokens = 16;
        }},
+      {"gemma 4, 1 rank", gemma4_model, 1, 1, 1, 1024, [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
+      {"gemma 4, two packed samples over 2 ranks", gemma4_model, 2, 2, 2, 1024,
+       [](EngineOptions& o) { o.planned_batch.packed = true; }},
+      {"gemma 4, 2 ranks, all kept, ZeRO 3", gemma4_model, 2, 2, 2, 700,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::none;
+         o.zero = ZeroStage::parameters;
+         o.logits_tile_tokens = 16;
+       }},
+      {"gemma 4, 1 rank, layer inputs kept, bf16", gemma4_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::full;
+         o.precision = Precision::bf16;
+         o.bf16_matmul = Bf16Matmul::fp32;
+         o.logits_tile_tokens = 16;
+       }},
+      {"gemma 4, 2 ranks, LoRA", gemma4_model, 2, 2, 1, 1024,
+       lora([](EngineOptions& o) { o.logits_tile_tokens = 16; })},
       {"mixture, 1 rank", mixture_model, 1, 1, 1, 1024, [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
       {"mixture, 2 ranks, all kept, ZeRO 3", mixture_model, 2, 2, 2, 700,
        [](EngineOptions& o) {

@@ -25,6 +25,7 @@ Json straddling_model();  // the second of two chunks of 12 query heads over 2 r
 Json narrow_model();      // tiles have many more tokens than it has values
 Json encoder_model();
 Json gemma3_model();
+Json gemma4_model();  // four layers: one that slides, one that does not, and again
 Json mixture_model();
 
 struct MemoryCase {

@@ -41,6 +41,16 @@ Json five_gemma3_layers() {
   return config;
 }
 
+// Layers of two kinds.
+Json five_gemma4_layers() {
+  Json config = testing::tiny_gemma4_config();
+  config["num_hidden_layers"] = kLayers;
+  config["layer_types"] = Json::array();
+  for (int64_t layer = 0; layer < kLayers; ++layer)
+    config["layer_types"].push_back(layer % 2 == 0 ? "full_attention" : "sliding_attention");
+  return config;
+}
+
 // Keeps logits beside gate|up, which the router's backward reads where weights do not sum to one.
 Json five_mixture_layers() {
   Json config = testing::tiny_mixture_config();
@@ -118,7 +128,8 @@ void expect_same_bits(const std::vector<PassRecord>& a, const std::vector<PassRe
 
 TEST(Recompute, every_plan_gives_losses_and_gradients_of_keeping_everything_to_the_bit) {
   for (const Json& model :
-       {five_layers(), five_layers(/*tied=*/true), five_gemma3_layers(), five_mixture_layers()}) {
+       {five_layers(), five_layers(/*tied=*/true), five_gemma3_layers(), five_gemma4_layers(),
+        five_mixture_layers()}) {
     testing::TemporaryFolder folder;
     testing::write_tiny_model(folder.path(), model);
     for (const int ranks : {1, 2}) {

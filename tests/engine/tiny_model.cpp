@@ -48,6 +48,21 @@ Json tiny_gemma3_config(int64_t query_heads, int64_t key_value_heads) {
   return config;
 }
 
+Json tiny_gemma4_config(int64_t query_heads, int64_t key_value_heads) {
+  Json config = tiny_gemma3_config(query_heads, key_value_heads);
+  for (const char* key : {"query_pre_attn_scalar", "rope_local_base_freq", "rope_theta", "sliding_window_pattern"})
+    config.erase(key);
+  config.update({{"model_type", "gemma4_text"},
+                 {"architectures", {"Gemma4ForCausalLM"}},
+                 {"hidden_size_per_layer_input", 0},
+                 {"global_head_dim", 16},
+                 {"num_global_key_value_heads", 1},
+                 {"attention_k_eq_v", true},
+                 {"final_logit_softcapping", 5.0},
+                 {"layer_types", {"sliding_attention", "full_attention"}}});
+  return config;
+}
+
 Json tiny_mixture_config(int64_t query_heads, int64_t key_value_heads) {
   Json config = tiny_llama_config(query_heads, key_value_heads);
   config.update({{"model_type", "qwen3_moe"},

@@ -39,7 +39,7 @@ enum LayerSlot : size_t { kQkv, kNorm, kNormBias, kOut, kUp, kUpBias, kDown, kDo
 enum OwnHeadSlot : size_t { kFinalNorm = kFamilyHeadSlots, kFinalNormBias, kHeadSlots };
 
 ModelLayout layout(const ModelConfig& config) {
-  const int64_t m = config.hidden_size, i = config.intermediate_size, q = config.query_width();
+  const int64_t m = config.hidden_size, i = config.intermediate_size, q = config.heads().query_width();
   ModelLayout layout;
   UnitBuilder embedding("embedding", "toy.", kFamilyEmbeddingSlots);
   embedding.matrix(kWords, {{"words.weight", config.vocab_size}}, m);
@@ -49,7 +49,7 @@ ModelLayout layout(const ModelConfig& config) {
     build.layer_norm(kNorm, "norm", m);
     build.matrix(
         kQkv,
-        {{"q.weight", q}, {"k.weight", config.key_value_width()}, {"v.weight", config.key_value_width()}}, m);
+        {{"q.weight", q}, {"k.weight", config.heads().key_value_width()}, {"v.weight", config.heads().key_value_width()}}, m);
     build.matrix(kOut, {{"out.weight", m}}, q);
     build.linear(kUp, "up", i, m);
     build.linear(kDown, "down", m, i);

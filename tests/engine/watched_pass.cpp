@@ -228,11 +228,15 @@ void run_rank_pass(World& world, const std::filesystem::path& folder, const Watc
   WatchedGradients gradients(layout, record);
   WatchedActivations activations(config.num_hidden_layers, record);
   CountedAttention attention(run.storage, record);
-  const auto sharded =
-      make_sharded_attention(*mesh.ulysses, make_sequence_attention(RingMethod::ring, *mesh.ring, attention),
-                             share_heads(config.num_attention_heads, config.num_key_value_heads, run.ranks),
-                             1 / std::sqrt(static_cast<double>(config.head_dim)), run.head_chunks);
-  LayerRunner layers(config, *sharded, plan, run.tile_tokens);
+  const auto sharded_with = [&](const AttentionHeads& heads) {
+    return make_sharded_attention(*mesh.ulysses,
+                                  make_sequence_attention(RingMethod::ring, *mesh.ring, attention),
+                                  share_heads(heads.query, heads.key_value, run.ranks),
+                                  1 / std::sqrt(static_cast<double>(heads.width)), run.head_chunks);
+  };
+  const auto sharded = sharded_with(config.heads());
+  const auto full = config.full_heads ? sharded_with(*config.full_heads) : nullptr;
+  LayerRunner layers(config, *sharded, full.get(), plan, run.tile_tokens);
   ModelExecutor executor(config, layout, mesh, layers, parameters,
                          {.storage = run.storage, .logits_tile_tokens = 23});
   const TokenBatch batch =

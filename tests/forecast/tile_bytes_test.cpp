@@ -131,6 +131,24 @@ TEST(TileBytes, heads_with_norms_hold_their_sums_while_they_are_turned_back) {
   EXPECT_GE(tile_bytes(inputs).input_backward, 2 * 192 * 2 * 128 * 4);
 }
 
+// As many key/value heads as query heads, so that what is of v is the most.
+TEST(TileBytes, of_normed_values_hold_them_beside_the_whole_projection) {
+  ForecastInputs inputs = llama({.on_gpu = true, .cuda = true});
+  inputs.model.kv_heads = 32;
+  inputs.model.qk_norm = inputs.model.v_norm = true;
+  // The norm of rows 128 wide: blocks of 32 threads, 768 on each multiprocessor.
+  constexpr int64_t kSums = 768 / 32 * 192 * 128 * 4, v = q;
+  EXPECT_EQ(tile_bytes(inputs).input_forward, T * (m + 2 * v) * 2);                   // normed; v, and normed
+  EXPECT_EQ(tile_bytes(inputs).input_backward, T * (m + 3 * v + 3 * v) * 2 + kSums);  // before; d(v), v, dv
+  inputs.model.keys_are_values = true;
+  EXPECT_EQ(tile_bytes(inputs).input_forward, T * (m + 2 * v + 2 * v) * 2);  // the projection too
+  EXPECT_EQ(tile_bytes(inputs).input_backward, T * (m + 2 * v + 2 * v + 3 * v) * 2 + kSums);
+  const TileBytes stored_as_tiles = tile_bytes(inputs);
+  inputs.storage_bytes = 4;
+  EXPECT_EQ(tile_bytes(inputs).input_forward, stored_as_tiles.input_forward);
+  EXPECT_EQ(tile_bytes(inputs).input_backward, stored_as_tiles.input_backward + T * 3 * v * 2);
+}
+
 TEST(TileBytes, a_device_without_cudas_kernels_holds_atens_blocks) {
   const TileBytes cuda = tile_bytes(llama({.on_gpu = true, .cuda = true})),
                   other = tile_bytes(llama({.on_gpu = true, .cuda = false}));

@@ -71,31 +71,29 @@ TEST_P(CudaActivations, backward_of_the_exact_gelu_equals_fp64) {
 
 TEST_P(CudaActivations, cross_entropy_equals_fp64_with_and_without_its_gradient_and_repeats_its_bits) {
   constexpr double kScale = 0.25;
-  for (const auto& [T, V, gap] : {std::tuple{1, 1, 0},
-                                  {9, 1031, 0},
-                                  {33, 30522, 0},
-                                  {40, 50257, 7},
-                                  {257, 128256, 0},
-                                  {3, 262144, 0}}) {
-    SCOPED_TRACE(::testing::Message() << T << " x " << V << " + " << gap);
-    const at::Tensor logits = random(T, V, gap, 4);
-    at::Tensor targets = at::randint(V, {T}, at::kLong), expected = fp64(logits);
-    if (T > 1) targets[1] = -100;
-    at::Tensor loss_expected = at::empty({T}, at::kDouble);
-    aten::cross_entropy(expected, targets, loss_expected, kScale);
-    const at::Tensor there = targets.to(logits.device());
-    const at::Tensor loss = at::empty({T}, logits.options().dtype(at::kFloat)),
-                     loss_two = at::empty_like(loss);
-    const at::Tensor one = again(logits), two = again(logits);
-    ASSERT_TRUE(gpu::cross_entropy(one, there, loss, std::nullopt));
-    EXPECT_TRUE(at::equal(one, logits));
-    EXPECT_LT(worst(loss, loss_expected), 4e-6);
-    ASSERT_TRUE(gpu::cross_entropy(one, there, loss, kScale));
-    ASSERT_TRUE(gpu::cross_entropy(two, there, loss_two, kScale));
-    EXPECT_LT(worst(loss, loss_expected), 4e-6);
-    EXPECT_LT(worst(one, expected), tolerance());
-    EXPECT_TRUE(at::equal(one, two) && at::equal(loss, loss_two));
-  }
+  for (const auto& [T, V, gap] :
+       {std::tuple{1, 1, 0}, {9, 1031, 0}, {33, 30522, 0}, {40, 50257, 7}, {257, 128256, 0}, {3, 262144, 0}})
+    for (const double cap : {0.0, 30.0}) {
+      SCOPED_TRACE(::testing::Message() << T << " x " << V << " + " << gap << ", cap " << cap);
+      at::Tensor logits = random(T, V, gap, cap > 0 ? cap : 4);
+      if (cap > 0) cap_logits(logits, cap);
+      at::Tensor targets = at::randint(V, {T}, at::kLong), expected = fp64(logits);
+      if (T > 1) targets[1] = -100;
+      at::Tensor loss_expected = at::empty({T}, at::kDouble);
+      aten::cross_entropy(expected, targets, loss_expected, kScale, cap);
+      const at::Tensor there = targets.to(logits.device());
+      const at::Tensor loss = at::empty({T}, logits.options().dtype(at::kFloat)),
+                       loss_two = at::empty_like(loss);
+      const at::Tensor one = again(logits), two = again(logits);
+      ASSERT_TRUE(gpu::cross_entropy(one, there, loss, std::nullopt, cap));
+      EXPECT_TRUE(at::equal(one, logits));
+      EXPECT_LT(worst(loss, loss_expected), 4e-6);
+      ASSERT_TRUE(gpu::cross_entropy(one, there, loss, kScale, cap));
+      ASSERT_TRUE(gpu::cross_entropy(two, there, loss_two, kScale, cap));
+      EXPECT_LT(worst(loss, loss_expected), 4e-6);
+      EXPECT_LT(worst(one, expected), tolerance());
+      EXPECT_TRUE(at::equal(one, two) && at::equal(loss, loss_two));
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, CudaActivations, ::testing::Values(at::kFloat, at::kBFloat16, at::kHalf),

@@ -103,6 +103,22 @@ TEST_P(CudaAttention, a_long_backward_in_calls_of_a_group_of_heads_equals_the_de
   }
 }
 
+// Gemma 4's layers with full attention.
+TEST_P(CudaAttention, heads_512_wide_equal_the_definition_whole_and_packed) {
+  const auto wide =
+      make_local_attention(AttentionKernel::automatic, at::kCUDA, GetParam(), SampleLengths::few, 512);
+  const DrawnMask packed{
+      visible_keys({}, {Documents({0, 130, 131, 300})}, 300, {{0, 300}}, {{0, 300}}), 1, ""};
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    LawCase c = on_cuda(seed);
+    c.width = 512;
+    for (const DrawnMask& mask : {whole(Causality::causal, 333), whole(Causality::full, 256), packed}) {
+      trireme_test::expect_definition(*wide, mask, c, seed);
+      if (HasFailure()) return;
+    }
+  }
+}
+
 // Every width and group that the build compiled; batches, strides and head maps as the layers have them.
 TEST_P(CudaAttention, flash4_equals_the_definition_whole_and_in_parts) {
   if (GetParam() != at::kBFloat16 || !flash4_lacks().empty()) GTEST_SKIP() << flash4_lacks();

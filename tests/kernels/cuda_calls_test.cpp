@@ -98,6 +98,22 @@ TEST(CallsAttention, equals_the_definition_on_random_masks_in_fp32) {
   EXPECT_GT(efficient.calls(), 0);
 }
 
+// Gemma 4's heads of 512, whole samples and packed ones.
+TEST(CallsAttention, heads_wider_than_256_equal_the_definition_in_16_bits) {
+  const auto attention = attention_of(make_cuda_wide_heads_kernel());
+  const CallCounter efficient(kEfficient);
+  const DrawnMask packed{visible_keys({}, {Documents({0, 30, 31, 90})}, 90, {{0, 90}}, {{0, 90}}), 1, ""};
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    LawCase c = in_16_bits(seed);
+    c.width = seed % 2 == 0 ? 264 : 512;
+    for (const DrawnMask& mask : {whole(Causality::causal, 65), whole(Causality::full, 40), packed}) {
+      trireme_test::expect_definition(*attention, mask, c, seed);
+      if (HasFailure()) return;
+    }
+  }
+  EXPECT_GT(efficient.calls(), 0);
+}
+
 TEST(CallsAttention, cudnn_equals_the_definition_whole_and_in_parts) {
   const auto attention = attention_of(make_cudnn_kernel());
   for (uint64_t seed = 0; seed < 4; ++seed) {

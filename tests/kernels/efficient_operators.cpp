@@ -26,7 +26,10 @@ int64_t padded_rows(int64_t rows) {
 void demand_efficient_inputs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                              int64_t custom_mask_type, double dropout_p, std::optional<double> scale) {
   for (const at::Tensor& x : {q, k, v}) {
-    TORCH_CHECK(x.dim() == 4 && x.scalar_type() == at::kFloat, "q, k, v: got ", x.scalar_type());
+    const auto dtype = x.scalar_type();
+    TORCH_CHECK(x.dim() == 4 && dtype == q.scalar_type() &&
+                    (dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf),
+                "q, k, v: got ", dtype);
     demand_rows_of_16_bytes(x, "q, k, v");  // kAlignmentQ, kAlignmentK: 128 bits
     // iter_key_start * p.k_strideM, query_start * p.q_strideM: both factors are int32.
     TORCH_CHECK(x.size(1) * x.stride(1) <= std::numeric_limits<int32_t>::max(),
@@ -60,7 +63,7 @@ EfficientOutput efficient_forward(const at::Tensor& q, const at::Tensor& k, cons
   TORCH_CHECK(!bias && !cu_seqlens_q && !cu_seqlens_k && !seqlen_k && !window_size);
   TORCH_CHECK(!max_seqlen_q && !max_seqlen_k && compute_log_sumexp);
   const at::Tensor o = unwritten(q.sizes(), q.options());
-  const at::Tensor lse = unwritten({q.size(0), q.size(2), padded_rows(q.size(1))}, q.options());
+  const at::Tensor lse = unwritten({q.size(0), q.size(2), padded_rows(q.size(1))}, q.options().dtype(at::kFloat));
   lse.slice(2, q.size(1)).fill_(std::numeric_limits<float>::infinity());
   const SeenBand band = efficient_band(q, k, custom_mask_type);
   for (int64_t b = 0; b < q.size(0); ++b)
@@ -97,7 +100,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient_backward(
   TORCH_CHECK(!num_splits_key && !shared_storage_dqdkdv);
   for (const at::Tensor& x : {d_o, o}) {
     demand_shape(x, q.sizes(), "o, do");
-    TORCH_CHECK(x.scalar_type() == at::kFloat, "o, do: got ", x.scalar_type());
+    TORCH_CHECK(x.scalar_type() == q.scalar_type(), "o, do: got ", x.scalar_type());
     // o_strideM() is its head's stride x heads; d_o's rows are read in int32 offsets.
     TORCH_CHECK(x.is_contiguous(), "o, do: strides ", x.strides());
     TORCH_CHECK(x.size(1) * x.stride(1) <= std::numeric_limits<int32_t>::max(),

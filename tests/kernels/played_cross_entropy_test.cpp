@@ -20,11 +20,12 @@ constexpr double kScale = 0.25;
 
 struct Expected {
   double loss = 0;
-  std::vector<double> gradient;
+  std::vector<double> probability, gradient;
 };
 template <typename X>
-Expected expected_row(const X* logits, int64_t V, int64_t target) {
-  Expected expected{0, std::vector<double>(static_cast<size_t>(V), 0)};
+Expected expected_row(const X* logits, int64_t V, int64_t target, double cap) {
+  const std::vector<double> zeros(static_cast<size_t>(V), 0);
+  Expected expected{0, zeros, zeros};
   if (target < 0) return expected;
   std::vector<double> wide(static_cast<size_t>(V));
   std::transform(logits, logits + V, wide.begin(), [](X value) { return widened(value); });
@@ -32,8 +33,12 @@ Expected expected_row(const X* logits, int64_t V, int64_t target) {
   double sum = 0;
   for (const double value : wide) sum += std::exp(value - most);
   expected.loss = std::log(sum) + most - wide[target];
-  for (int64_t v = 0; v < V; ++v)
-    expected.gradient[v] = (std::exp(wide[v] - most) / sum - (v == target ? 1 : 0)) * kScale;
+  for (int64_t v = 0; v < V; ++v) {
+    // d(cap tanh(u)) / d(cap u)
+    const double slope = cap > 0 ? std::pow(std::cosh(std::atanh(wide[v] / cap)), -2) : 1;
+    expected.probability[v] = std::exp(wide[v] - most) / sum;
+    expected.gradient[v] = (expected.probability[v] - (v == target ? 1 : 0)) * kScale * slope;
+  }
   return expected;
 }
 
@@ -43,29 +48,32 @@ TYPED_TEST_SUITE(CrossEntropyKernel, testing::PlayedFloats);
 
 template <typename X>
 void expect_definition(int64_t V, int64_t stride, int64_t offset, double spread,
-                       const std::vector<int64_t>& targets) {
-  SCOPED_TRACE(::testing::Message() << "V " << V << ", stride " << stride << ", from " << offset);
+                       const std::vector<int64_t>& targets, double cap = 0) {
+  SCOPED_TRACE(::testing::Message() << "V " << V << ", stride " << stride << ", from " << offset << ", cap "
+                                    << cap);
   const auto T = static_cast<int64_t>(targets.size());
-  const std::vector<X> values = normal_values<X>(offset + T * stride, 1, spread);
+  std::vector<X> values = normal_values<X>(offset + T * stride, 1, spread);
+  if (cap > 0)
+    for (X& value : values) value = narrowed<X>(static_cast<float>(cap * std::tanh(widened(value) / cap)));
   for (const bool gradient : {false, true}) {
     Gpu gpu;
     const Array<X> logits = gpu.array(values);
     const Array<float> loss = gpu.array<float>(T);
     const std::optional<float> scale = gradient ? std::optional<float>(kScale) : std::nullopt;
     launch_cross_entropy({number_of<X>(), T, V}, rows(logits, stride, offset), gpu.array(targets).data(),
-                         loss.data(), scale, nullptr);
+                         loss.data(), scale, nullptr, static_cast<float>(cap));
     const std::vector<X> got = logits.values();
     const std::vector<float> losses = loss.values();
     std::vector<bool> checked(values.size());
     for (int64_t t = 0; t < T; ++t) {
       const int64_t first = offset + t * stride;
-      const Expected expected = expected_row(values.data() + first, V, targets[t]);
+      const Expected expected = expected_row(values.data() + first, V, targets[t], cap);
       EXPECT_NEAR(losses[t], expected.loss, 2e-6 * std::max(1.0, expected.loss)) << "row " << t;
       if (!gradient) continue;
       for (int64_t v = 0; v < V; ++v) {
         // An exponent x - most of fp32 is inexact by a part of x; at the target 1 is taken away.
-        const double p = expected.gradient[v] + (v == targets[t] ? kScale : 0);
-        const double terms = p * (4 + 2 * spread) + (v == targets[t] ? kScale : 0);
+        const double terms =
+            expected.probability[v] * kScale * (4 + 2 * spread) + (v == targets[t] ? kScale : 0);
         expect_rounded(got[first + v], expected.gradient[v], terms, "d", v);
         checked[first + v] = true;
       }
@@ -82,6 +90,16 @@ TYPED_TEST(CrossEntropyKernel, is_its_definition_for_any_width_stride_and_addres
     expect_definition<TypeParam>(V, V, 0, 4, {0, V - 1, -100, V / 2, V / 3});
   expect_definition<TypeParam>(1000, 1003, 5, 4, {17, 999, -100});
   expect_definition<TypeParam>(3, 8, 1, 4, {0, 1, 2, -1});
+}
+
+TYPED_TEST(CrossEntropyKernel, of_capped_logits_the_gradient_is_that_of_what_was_capped) {
+  for (const float cap : {30.0F, 2.0F}) {
+    // Most of them near the cap.
+    for (const int64_t V : {1, 7, 127, 1031, 4099})
+      expect_definition<TypeParam>(V, V, 0, 1.2 * cap, {0, V - 1, -100, V / 2, V / 3}, cap);
+    expect_definition<TypeParam>(1000, 1003, 5, 1.2 * cap, {17, 999, -100}, cap);
+    expect_definition<TypeParam>(32781, 32781, 0, 1.2 * cap, {32780, -100}, cap);
+  }
 }
 
 TYPED_TEST(CrossEntropyKernel, a_row_of_32_kib_or_more_has_a_block_of_its_own_size) {

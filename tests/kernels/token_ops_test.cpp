@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <tuple>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
@@ -140,6 +141,89 @@ TEST(TokenOps, fused_cross_entropy_equals_atens_with_ignored_targets) {
     EXPECT_LT(worst(a, b), tolerance(dtype) * 4);
     EXPECT_EQ(loss[1].item<float>(), 0);
     EXPECT_EQ(a[1].abs().max().item<float>(), 0);
+  }
+}
+
+// Of x [T, V] fp64, by autograd through the cap.
+struct CappedLoss {
+  at::Tensor loss, dcapped, dx;
+  CappedLoss(const at::Tensor& values, const at::Tensor& targets, double scale, double cap) {
+    const at::Tensor x = values.clone().requires_grad_(true), capped = cap * at::tanh(x / cap);
+    capped.retain_grad();
+    const at::Tensor picked =
+        at::log_softmax(capped, 1).gather(1, targets.clamp_min(0).unsqueeze(1)).squeeze(1);
+    loss = -picked * targets.ge(0);
+    (loss.sum() * scale).backward();
+    loss = loss.detach();
+    dcapped = capped.grad();
+    dx = x.grad();
+  }
+  // By how much an element of the gradient is further off than `rounding` of it, `part` of what the cap's
+  // slope multiplies, and `least`.
+  double excess(const at::Tensor& got, double rounding, double part, double least) const {
+    const at::Tensor allowed = dx.abs() * rounding + dcapped.abs() * part + least;
+    const at::Tensor excess = (got.to(at::kDouble) - dx).abs() - allowed;
+    return at::isfinite(got).all().item<bool>() ? excess.max().item<double>() : INFINITY;
+  }
+};
+
+// Most of them near the cap, of which some of 16 bits are the cap itself.
+at::Tensor large_logits(int64_t V, double cap, at::ScalarType dtype) {
+  at::Tensor x = random({6, V}, at::kDouble, 31) * (cap * 1.2);
+  x[0][5] = cap * 100;  // the target
+  return x.to(dtype);
+}
+const at::Tensor& capped_targets() {
+  static const at::Tensor targets = at::tensor({5, -100, 300, 0, -100, 17}, at::kLong);
+  return targets;
+}
+
+TEST(TokenOps, the_gradient_of_capped_logits_is_that_of_what_was_capped) {
+  constexpr double kScale = 0.25;
+  const at::Tensor& targets = capped_targets();
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf})
+    for (const double cap : {30.0, 2.0})
+      for (const int64_t V : {301, 1031}) {
+        SCOPED_TRACE(::testing::Message() << dtype << ", cap " << cap << ", V " << V);
+        const at::Tensor x = large_logits(V, cap, dtype);
+        at::Tensor capped = x.clone();
+        cap_logits(capped, cap);
+        EXPECT_LT(worst(capped, cap * at::tanh(x.to(at::kDouble) / cap)), tolerance(dtype) * 2);
+        const CappedLoss expected(cap * at::atanh(capped.to(at::kDouble) / cap), targets, kScale, cap);
+        for (const auto& run : {&cross_entropy, &aten::cross_entropy}) {
+          at::Tensor d = capped.clone(), loss = at::empty({6}), again = at::empty({6});
+          run(d, targets, again, std::nullopt, cap);
+          EXPECT_TRUE(at::equal(d, capped));
+          run(d, targets, loss, kScale, cap);
+          EXPECT_TRUE(at::equal(loss, again));
+          EXPECT_LT(worst(loss, expected.loss), 1e-5);
+          EXPECT_LE(expected.excess(d, tolerance(dtype), 2e-6, 1e-7), 0);
+          EXPECT_EQ(d[1].abs().max().item<double>(), 0);
+          EXPECT_EQ(d[0][5].item<double>(), 0) << "so far beyond the cap nothing moves it";
+        }
+      }
+}
+
+TEST(TokenOps, a_cap_and_the_loss_of_what_it_leaves_equal_autograd_of_both) {
+  for (const auto& [dtype, part, least] : {std::tuple{at::kDouble, 1e-12, 1e-15}, {at::kFloat, 1e-5, 1e-7}})
+    for (const double cap : {30.0, 2.0}) {
+      const at::Tensor x = large_logits(301, cap, dtype);
+      const CappedLoss expected(x.to(at::kDouble), capped_targets(), 0.5, cap);
+      at::Tensor d = x.clone(), loss = at::empty({6}, dtype);
+      cap_logits(d, cap);
+      cross_entropy(d, capped_targets(), loss, 0.5, cap);
+      EXPECT_LT(worst(loss, expected.loss), part);
+      EXPECT_LE(expected.excess(d, 0, part, least), 0);
+    }
+}
+
+TEST(TokenOps, no_cap_changes_no_bit_of_the_cross_entropy) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    at::Tensor a = large_logits(1031, 30, dtype), b = a.clone(), loss = at::empty({6}),
+               loss2 = at::empty({6});
+    cross_entropy(a, capped_targets(), loss, 0.25);
+    cross_entropy(b, capped_targets(), loss2, 0.25, 0);
+    EXPECT_TRUE(at::equal(a, b) && at::equal(loss, loss2));
   }
 }
 

@@ -141,7 +141,7 @@ Results layer_in_fp16(const Weights& all, const Inputs& in, const RotaryTable& t
        {&Weights::input_norm, &Weights::qkv, &Weights::q_norm, &Weights::k_norm, &Weights::o,
         &Weights::post_norm, &Weights::gate_up, &Weights::down})
     (w.*part).copy_(all.*part);
-  const LayerTensors layer{bind_weights(values, unit), table};
+  const LayerTensors layer{bind_weights(values, unit), table, config.heads()};
   UnitGradients gradients(sums, unit, SumState::undefined);
   const at::Tensor qkv = at::empty({kT, kN, kD}, at::kHalf), y = at::empty({kT, kM}, at::kHalf);
   const at::Tensor dx = at::empty({kT, kM}, at::kHalf), d_o = at::empty({kT, kH * kD}, at::kHalf);

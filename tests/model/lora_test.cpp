@@ -51,13 +51,13 @@ struct Case {
     lora.matrix(1, {{"q.lora_B.weight", 4}}, kRank);
     lora.matrix(2, {{"v.lora_B.weight", 6}}, kRank);
     adapter_unit = lora.finish();
-    adapters = {{adapter_unit}, {{.slot = 0, .a = 0, .rows = {{0, 4, 1}, {7, 6, 2}}}}, kRank, 1.5};
+    adapters = {{adapter_unit}, {{{.slot = 0, .a = 0, .rows = {{0, 4, 1}, {7, 6, 2}}}}}, kRank, 1.5};
     flat = at::randn({unit.elements}, at::kDouble);
     adapter_flat = at::randn({adapter_unit.elements}, at::kDouble);
   }
   UnitWeights weights() const {
     UnitWeights w = bind_weights(flat, unit);
-    w.adapt(adapter_flat, adapter_unit, adapters);
+    w.adapt(adapter_flat, adapters, 0);
     return w;
   }
 };
@@ -113,7 +113,7 @@ TEST(AdaptedLinear, in_16_bits_is_at_most_twice_as_far_off_as_the_plain_products
   lora.matrix(0, {{"q.lora_A.weight", kRank}}, kK);
   lora.matrix(1, {{"q.lora_B.weight", kN}}, kRank);
   const UnitSpec adapter_unit = lora.finish();
-  const Adapters adapters{{adapter_unit}, {{.slot = 0, .a = 0, .rows = {{0, kN, 1}}}}, kRank, kScale};
+  const Adapters adapters{{adapter_unit}, {{{.slot = 0, .a = 0, .rows = {{0, kN, 1}}}}}, kRank, kScale};
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
     at::manual_seed(4);
     const auto draw = [&](at::IntArrayRef sizes, double spread) {
@@ -137,7 +137,7 @@ TEST(AdaptedLinear, in_16_bits_is_at_most_twice_as_far_off_as_the_plain_products
 
     const at::NoGradGuard no_grad;
     UnitWeights w = bind_weights(flat, unit);
-    w.adapt(adapter_flat, adapter_unit, adapters);
+    w.adapt(adapter_flat, adapters, 0);
     const at::Tensor gradient = at::empty({adapter_unit.elements}, at::kFloat);
     UnitGradients frozen(unit, at::kCPU,
                          std::make_unique<UnitGradients>(gradient, adapter_unit, SumState::undefined));
@@ -157,7 +157,7 @@ TEST(AdaptedLinear, is_what_a_merged_matrix_makes) {
   at::manual_seed(2);
   const Case c;
   at::Tensor merged = c.flat.clone();
-  merge_adapters(c.unit, merged, c.adapter_unit, c.adapter_flat, c.adapters);
+  merge_adapters(c.unit, merged, c.adapters, 0, c.adapter_flat);
   const UnitWeights of_merged = bind_weights(merged, c.unit);
   EXPECT_LT(
       testing::relative_error(adapted_linear(c.x, of_merged, 0, 1), adapted_linear(c.x, c.weights(), 0, 1)),
@@ -196,6 +196,18 @@ TEST(Adapters, cost_a_token_four_products_of_the_model_and_six_of_their_own) {
 TEST(Adapters, of_a_mixture_leave_router_and_experts_out) {
   EXPECT_THAT(adapted_modules(adapters_of("qwen3_moe", {.rank = 1, .alpha = 1, .targets = {"all-linear"}})),
               ElementsAre("q_proj", "k_proj", "v_proj", "o_proj"));
+}
+
+// Of Gemma 4 layers with full attention may have no v_proj.
+TEST(Adapters, of_a_module_that_some_layers_lack_are_of_those_that_have_it) {
+  const Adapters adapters = adapters_of("gemma4", {.rank = 3, .alpha = 6, .targets = {"v_proj", "o_proj"}});
+  ASSERT_EQ(adapters.units.size(), 2u);
+  EXPECT_EQ(adapters.matrices[0].size(), 2u);
+  EXPECT_EQ(adapters.matrices[1].size(), 1u);
+  EXPECT_THAT(adapted_modules(adapters), ::testing::UnorderedElementsAre("v_proj", "o_proj"));
+  EXPECT_THAT(testing::message_of<ConfigError>(
+                  [&] { adapters_of("gemma4", {.rank = 3, .alpha = 6, .targets = {"v_proj"}}); }),
+              HasSubstr("some layers alone"));
 }
 
 TEST(Adapters, refuse_modules_that_are_not_there_or_not_adapted_and_models_without_any) {

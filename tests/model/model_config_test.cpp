@@ -162,7 +162,9 @@ TEST(ModelConfig, rotary_keys_are_understood_in_both_forms) {
 TEST(ModelConfig, rotary_keys_that_are_wrong_or_not_built_are_refused_by_name) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {R"("rope_scaling":{"type":"longrope","factor":2.0})", "rope_scaling.type is \"longrope\""},
-      {R"("rope_parameters":{"rope_type":"proportional"})", "rope_parameters.rope_type is \"proportional\""},
+      {R"("rope_parameters":{"rope_type":"axial"})", "rope_parameters.rope_type is \"axial\""},
+      {R"("rope_parameters":{"rope_type":"proportional","partial_rotary_factor":1.5})",
+       "partial_rotary_factor is 1.5"},
       {R"("rope_scaling":{"type":"linear"})", "rope_scaling.factor is absent"},
       {R"("rope_scaling":{"type":"linear","factor":"two"})",
        "rope_scaling.factor is \"two\", expected a finite number"},
@@ -288,11 +290,15 @@ TEST(ModelConfig, what_is_not_built_of_encoders_is_refused_by_name) {
 }
 
 TEST(ModelConfig, attention_pairs_are_half_of_the_square_where_attention_is_causal) {
-  EXPECT_DOUBLE_EQ(parse(small("llama")).attention_pairs(100), 4 * 100.0 * 100 / 2);
-  EXPECT_DOUBLE_EQ(parse(small_bert()).attention_pairs(100), 4 * 100 * 100);
+  EXPECT_DOUBLE_EQ(parse(small("llama")).attention_pairs(100).common, 4 * 100.0 * 100 / 2);
+  EXPECT_DOUBLE_EQ(parse(small_bert()).attention_pairs(100).common, 4 * 100 * 100);
   const ModelConfig window = parse(small("mistral", R"("sliding_window":10)"));
-  EXPECT_DOUBLE_EQ(window.attention_pairs(8), 4 * 8.0 * 8 / 2);
-  EXPECT_DOUBLE_EQ(window.attention_pairs(100), 4 * (10.0 * 100 - 10.0 * 10 / 2));
+  EXPECT_DOUBLE_EQ(window.attention_pairs(8).common, 4 * 8.0 * 8 / 2);
+  EXPECT_DOUBLE_EQ(window.attention_pairs(100).common, 4 * (10.0 * 100 - 10.0 * 10 / 2));
+  const AttentionPairs of_kinds =
+      parse(small("gemma4_text", R"("hidden_size_per_layer_input":0,"sliding_window":10)")).attention_pairs(100);
+  EXPECT_DOUBLE_EQ(of_kinds.common, 3 * (10.0 * 100 - 10.0 * 10 / 2));
+  EXPECT_DOUBLE_EQ(of_kinds.full, 100.0 * 100 / 2) << "the last of four layers";
 }
 
 // A row for each of 8 query blocks: its own and the one before, the first, and every fourth.
@@ -300,7 +306,7 @@ TEST(ModelConfig, attention_pairs_of_sparse_blocks_are_the_share_of_causal_block
   const std::string rows = "x|xx|xxx|x.xx|x..xx|x..xxx|x..x.xx|x..x..xx";
   const auto kept = static_cast<double>(std::ranges::count(rows, 'x'));
   const SparseBlocks sparse{64, 2, 1, 4};
-  EXPECT_DOUBLE_EQ(parse(small("llama")).attention_pairs(512, sparse), 4 * (512.0 * 512 / 2) * kept / 36);
+  EXPECT_DOUBLE_EQ(parse(small("llama")).attention_pairs(512, sparse).common, 4 * (512.0 * 512 / 2) * kept / 36);
 }
 
 TEST(ModelConfig, nonsense_sizes_and_wrong_types_name_the_key) {
@@ -401,6 +407,61 @@ TEST(ModelConfig, what_mixtures_have_and_is_not_built_is_refused_with_what_to_do
   EXPECT_THAT(refusal(small("qwen2", R"("num_experts":4)")), HasSubstr("qwen3_moe and mixtral"));
 }
 
+// Gemma 4 31B: 30.7 billion parameters, of which each layer's scale is one.
+TEST(ModelConfig, of_gemma_4_layers_with_full_attention_have_other_heads) {
+  const std::string sizes =
+      R"({"model_type":"gemma4_text","hidden_size":5376,"intermediate_size":21504,"num_hidden_layers":60,)"
+      R"("num_attention_heads":32,"num_key_value_heads":16,"hidden_size_per_layer_input":0,)"
+      R"("attention_k_eq_v":true)";
+  const ModelConfig config = parse(
+      sizes + R"(,"global_head_dim":512,"num_global_key_value_heads":4,"final_logit_softcapping":30})");
+  EXPECT_EQ(config.heads_of(0), (AttentionHeads{32, 16, 256, false}));
+  EXPECT_EQ(config.heads_of(5), (AttentionHeads{32, 4, 512, true}));
+  EXPECT_EQ(std::count(config.layer_window.begin(), config.layer_window.end(), 0), 10);
+  EXPECT_EQ(config.layer_window[0], 512);
+  EXPECT_DOUBLE_EQ(config.softmax_scale(), 1);
+  EXPECT_DOUBLE_EQ(config.logit_cap, 30);
+  EXPECT_TRUE(config.v_norm && config.qk_norm && config.post_norms && !config.norms_add_one);
+  EXPECT_EQ(config.rope.kind, RopeKind::proportional);
+  EXPECT_DOUBLE_EQ(config.rope.turning_share, 0.25);
+  EXPECT_DOUBLE_EQ(config.window_rope->theta, 10000);
+  const int64_t mlp = 3 * 5376 * 21504, norms = 4 * 5376, sliding = 5376 * (2 * 8192 + 2 * 4096) + 2 * 256,
+                full = 5376 * (2 * 16384 + 2048) + 2 * 512;
+  EXPECT_EQ(make_model_layout(config).parameter_count(),
+            60 * (mlp + norms + 1) + 50 * sliding + 10 * full + 262144 * 5376 + 5376);
+
+  EXPECT_EQ(parse(sizes + "}").heads_of(59), (AttentionHeads{32, 16, 512, true}));
+  const std::string by_layer = R"({"head_dim":512,"num_key_value_heads":4})";
+  std::string every_sixth;
+  for (int layer = 5; layer < 60; layer += 6)
+    every_sixth += cat(layer == 5 ? "" : ",", "\"", layer, "\":", by_layer);
+  EXPECT_EQ(parse(cat(sizes, R"(,"per_layer_config":{)", every_sixth, "}}")).full_heads, config.full_heads)
+      << "as transformers 5 writes it again";
+  for (const std::string& other : {cat(R"("5":)", by_layer), std::string(R"("5":{"head_dim":512,"sliding_window":9})"),
+                                   cat(every_sixth, R"(,"6":)", by_layer)})
+    EXPECT_THAT(refusal(cat(sizes, R"(,"per_layer_config":{)", other, "}}")), HasSubstr("per_layer_config"))
+        << other;
+}
+
+TEST(ModelConfig, of_gemma_4_what_is_not_built_is_refused_with_where_it_trains) {
+  const auto gemma4 = [](const std::string& keys) {
+    return refusal(small("gemma4_text", R"("hidden_size_per_layer_input":0,)" + keys));
+  };
+  EXPECT_THAT(refusal(small("gemma4_text")), HasSubstr("hidden_size_per_layer_input")) << "256 where it is silent";
+  for (const char* keys : {R"("num_kv_shared_layers":2)", R"("enable_moe_block":true,"num_experts":8)"})
+    EXPECT_THAT(gemma4(keys), HasSubstr("trireme.parallelize takes it")) << keys;
+  EXPECT_THAT(gemma4(R"("use_bidirectional_attention":"all")"), HasSubstr("use_bidirectional_attention"));
+  EXPECT_EQ(gemma4(R"("use_bidirectional_attention":"vision")"), "no error");
+  EXPECT_THAT(gemma4(R"("final_logit_softcapping":0)"), HasSubstr("final_logit_softcapping"));
+  EXPECT_THAT(gemma4(R"("attn_logit_softcapping":50)"), HasSubstr("attn_logit_softcapping"));
+  EXPECT_THAT(gemma4(R"("attention_k_eq_v":true,"num_global_key_value_heads":3)"),
+              HasSubstr("num_global_key_value_heads"));
+  EXPECT_THAT(gemma4(R"("rope_theta":5000.0)"), AllOf(HasSubstr("rope_theta"), HasSubstr("rope_parameters")));
+  EXPECT_THAT(gemma4(R"("rope_parameters":{"full_attention":{"rope_theta":1e6}})"), HasSubstr("sliding_attention"));
+  EXPECT_THAT(refusal(small("gemma3_text", R"("final_logit_softcapping":30)")),
+              HasSubstr("final_logit_softcapping"));
+}
+
 // Qwen3-30B-A3B: 30.5 billion parameters, of which a token meets 3.3 with the embedding.
 TEST(ModelConfig, of_a_mixture_a_token_multiplies_the_experts_that_it_goes_to) {
   const ModelLayout layout = make_model_layout(parse(
@@ -415,7 +476,7 @@ TEST(ModelConfig, of_a_mixture_a_token_multiplies_the_experts_that_it_goes_to) {
 
 TEST(ModelConfig, what_gemma_has_and_is_not_built_is_refused_with_what_to_do) {
   EXPECT_THAT(refusal(small("gemma2")), HasSubstr("soft caps"));
-  for (const char* type : {"gemma4", "gemma4_text", "qwen3_5", "qwen3_5_moe_text", "qwen3_next", "mistral4"})
+  for (const char* type : {"qwen3_5", "qwen3_5_moe_text", "qwen3_next", "mistral4"})
     EXPECT_THAT(refusal(small(type)), HasSubstr("trireme.parallelize takes them")) << type;
   EXPECT_THAT(refusal(small("ministral3")),
               AllOf(HasSubstr("llama_4_scaling_beta"), HasSubstr("scales its queries")));

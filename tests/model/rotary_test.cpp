@@ -17,7 +17,7 @@ Json rope_tables() {
 }
 
 RotaryTable table_of(const ModelConfig& config, int64_t tokens, int64_t begin, int64_t count) {
-  return make_rotary_table(config, config.rope, tokens, at::arange(begin, begin + count, at::kLong));
+  return make_rotary_table(config, config.rope, config.head_dim, tokens, at::arange(begin, begin + count, at::kLong));
 }
 
 double largest_difference(const at::Tensor& got, const Json& expected, int64_t row) {
@@ -36,7 +36,7 @@ TEST(Rotary, tables_equal_those_of_transformers_for_every_kind_in_both_forms) {
     SCOPED_TRACE(table["name"].get<std::string>());
     const ModelConfig config = parse_model_config(table["config"], table["name"]);
     const auto tokens = table["sequence_tokens"].get<int64_t>();
-    const RotaryFrequencies frequencies = rotary_frequencies(config, config.rope, tokens);
+    const RotaryFrequencies frequencies = rotary_frequencies(config, config.rope, config.heads_of_full_attention().width, tokens);
     const Json& inverse = table["inverse_frequencies"];
     ASSERT_EQ(frequencies.inverse.numel(), inverse.size());
     for (size_t i = 0; i < inverse.size(); ++i)
@@ -61,7 +61,8 @@ TEST(Rotary, queries_are_scaled_by_how_often_their_position_holds_the_length_of_
   config.rope.query_scaling = QueryScaling{.beta = 0.1, .original_positions = 16384};
   const std::vector<int64_t> positions{0, 16383, 16384, 32767, 32768, 1'000'000};
   const at::Tensor scale =
-      make_rotary_table(config, config.rope, 1 << 20, at::tensor(positions, at::kLong)).query_scale;
+      make_rotary_table(config, config.rope, config.head_dim, 1 << 20, at::tensor(positions, at::kLong))
+          .query_scale;
   ASSERT_EQ(scale.scalar_type(), at::kFloat);
   for (size_t i = 0; i < positions.size(); ++i)
     EXPECT_NEAR(scale[static_cast<int64_t>(i)].item<double>(),
@@ -89,11 +90,11 @@ TEST(Rotary, dynamic_ntk_acts_only_beyond_the_length_of_pretraining) {
                {"max_position_embeddings", 128},
                {"rope_theta", 10000.0}};
   const ModelConfig standard = parse_model_config(json, "plain");
-  const auto plain = rotary_frequencies(standard, standard.rope, 128).inverse;
+  const auto plain = rotary_frequencies(standard, standard.rope, standard.head_dim, 128).inverse;
   json["rope_scaling"] = {{"type", "dynamic"}, {"factor", 2.0}};
   const ModelConfig dynamic = parse_model_config(json, "dynamic");
   const auto inverse = [&](int64_t tokens) {
-    return rotary_frequencies(dynamic, dynamic.rope, tokens).inverse;
+    return rotary_frequencies(dynamic, dynamic.rope, dynamic.head_dim, tokens).inverse;
   };
   const auto last = [](const at::Tensor& frequencies) { return frequencies[-1].item<double>(); };
   EXPECT_TRUE(inverse(128).equal(plain));

@@ -26,6 +26,7 @@ from transformers import AutoConfig
 
 DEFAULT = {"rope_type": "default", "rope_theta": 10000.0}
 LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+QUARTER = {"rope_type": "proportional", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 3.0}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
@@ -52,6 +53,13 @@ def gemma3(**more):
     """The first layer slides over 23 tokens, the second does not."""
     return gemma("gemma3_text", 2, hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=20,
                  **{"sliding_window": 23, "sliding_window_pattern": 2, **more})
+
+
+def gemma4(model_type="gemma4_text", **more):
+    """The first layer slides over 23 tokens; the second has wider heads. Of published models no layer has embeddings of its own."""
+    return gemma(model_type, 2, hidden_activation="gelu_pytorch_tanh",
+                 **{"sliding_window": 23, "layer_types": ["sliding_attention", "full_attention"],
+                    "hidden_size_per_layer_input": 0, "global_head_dim": 20, **more})
 
 
 def mixture(model_type, experts, per_token, key="num_local_experts", **more):
@@ -81,6 +89,10 @@ SIGLIP = {"model_type": "siglip_vision_model", "hidden_size": 8, "intermediate_s
 PIXTRAL = {"model_type": "pixtral", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
            "num_attention_heads": 1, "head_dim": 8, "image_size": 8, "patch_size": 4}
 QWEN_VISION = {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 1, "patch_size": 2, "out_hidden_size": 32}
+GEMMA4_VISION = {"model_type": "gemma4_vision", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+                 "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 8, "patch_size": 2, "position_embedding_size": 16}
+GEMMA4_UNIFIED_VISION = {"model_type": "gemma4_unified_vision", "patch_size": 2, "pooling_kernel_size": 1, "mm_embed_dim": 8,
+                         "mm_posemb_size": 4, "output_proj_dims": 8}
 # As published: positions of pretraining far below those that are reached, and queries scaled behind them.
 MINISTRAL3_ROPE = {"type": "yarn", "rope_type": "yarn", "rope_theta": 10000.0, "factor": 16.0,
                    "original_max_position_embeddings": 16, "max_position_embeddings": 512, "beta_fast": 32.0,
@@ -149,6 +161,17 @@ CASES = {
     "qwen3_vl": (whole("qwen3_vl", model("qwen3_vl_text", 4, 2, head_dim=12, rope_parameters={
         "rope_type": "default", "mrope_section": [2, 2, 2], "mrope_interleaved": True}),
         {**QWEN_VISION, "deepstack_visual_indexes": [0], "num_position_embeddings": 16}), 1, 61),
+    # As published: keys of wide heads are their values too. Nothing is said of rotary embeddings.
+    "gemma4": (gemma4(attention_k_eq_v=True, num_global_key_value_heads=1, final_logit_softcapping=3.0), 2, 61),
+    # Values of their own, biases, stretched positions, as transformers writes it again; the last layer does not slide whatever is said.
+    "gemma4_by_layer": (gemma4(layer_types=["sliding_attention"] * 2, global_head_dim=None, attention_bias=True,
+                               per_layer_config={"1": {"head_dim": 8, "num_key_value_heads": 4}}, tie_word_embeddings=False,
+                               rope_parameters=by_type({"rope_type": "proportional", "partial_rotary_factor": 0.5,
+                                                        "rope_theta": 10000.0, "factor": 2.0})), 1, 128),
+    "gemma4_whole": (whole("gemma4", gemma4(attention_k_eq_v=True, num_global_key_value_heads=1, use_bidirectional_attention="vision",
+                                            rope_parameters=by_type(QUARTER)), GEMMA4_VISION, audio_config=None), 1, 61),
+    "gemma4_unified": (whole("gemma4_unified", gemma4("gemma4_unified_text", attention_k_eq_v=True, rope_parameters=by_type(QUARTER)),
+                             GEMMA4_UNIFIED_VISION, audio_config=None), 1, 61),
 }
 
 
@@ -167,6 +190,7 @@ PACKED = {
     "gemma3": ("40,1,5", None),
     "gemma3_dynamic": ("70,1", None),
     "ministral3": ("40,1,5", None),
+    "gemma4": ("40,1,5", None),
 }
 PADDED = {
     "llama": ("30", "0,17"),
@@ -182,6 +206,7 @@ ADAPTERS = {
     "qwen2_tied": (dict(r=1, lora_alpha=1, target_modules=["v_proj", "gate_proj"]), "20,20"),
     "gemma3": (dict(r=4, lora_alpha=8, target_modules=ALL), "40,1,5"),
     "qwen3_moe": (dict(r=2, lora_alpha=2, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"]), None),
+    "gemma4": (dict(r=3, lora_alpha=6, target_modules=ALL), "40,1,5"),  # half of its layers have no v_proj
 }
 
 
@@ -192,13 +217,17 @@ def draw_weights(net, seed):
         for name, parameter in net.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.dim() == 1:
-                one = 0 if net.config.model_type.startswith("gemma") else 1  # gemma's norms add it
+                adds_one = net.config.model_type.startswith("gemma") and not net.config.model_type.startswith("gemma4")
+                one = 0 if adds_one else 1
                 parameter.copy_(one + 0.2 * noise if name.endswith("weight") else 0.5 * noise)
             elif "embed" in name:
                 parameter.copy_(0.6 * noise)
             else:
                 gain = 2.0 if any(part in name for part in ("q_proj", "k_proj", "query", "key")) else 1.2
                 parameter.copy_(gain * noise / parameter.shape[-1] ** 0.5)
+        for name, buffer in net.named_buffers():
+            if name.endswith("layer_scalar"):
+                buffer.copy_(0.5 + torch.rand(buffer.shape, generator=generator))
 
 
 def relative_error(got, expected):

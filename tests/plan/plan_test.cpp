@@ -29,11 +29,11 @@ std::string refusal(const Body& body) {
 
 TEST(PlanRequest, pairs_of_a_packed_sample_are_those_of_its_documents) {
   PlanRequest request = small_request(1, 65536, 100 * kMiB);
-  EXPECT_DOUBLE_EQ(request.pairs_of_sample(65536), 4 * 65536.0 * 65536 / 2);
+  EXPECT_DOUBLE_EQ(request.pairs_of_sample(65536).common, 4 * 65536.0 * 65536 / 2);
   request.document_tokens = 8192;
-  EXPECT_DOUBLE_EQ(request.pairs_of_sample(65536), 8 * 4 * 8192.0 * 8192 / 2);
-  EXPECT_DOUBLE_EQ(request.pairs_of_sample(20000), 4 * (2 * 8192.0 * 8192 + 3616.0 * 3616) / 2);
-  EXPECT_DOUBLE_EQ(request.pairs_of_sample(4096), 4 * 4096.0 * 4096 / 2);
+  EXPECT_DOUBLE_EQ(request.pairs_of_sample(65536).common, 8 * 4 * 8192.0 * 8192 / 2);
+  EXPECT_DOUBLE_EQ(request.pairs_of_sample(20000).common, 4 * (2 * 8192.0 * 8192 + 3616.0 * 3616) / 2);
+  EXPECT_DOUBLE_EQ(request.pairs_of_sample(4096).common, 4 * 4096.0 * 4096 / 2);
 }
 
 TEST(Plan, of_the_longest_length_is_the_fastest_there) {

@@ -95,7 +95,7 @@ void deepen(PlanRequest& request, int64_t layers) {
   units.insert(units.begin() + 1, static_cast<size_t>(layers - request.model.layers), units[1]);
   request.attention_pairs = [pairs = request.attention_pairs,
                              times = static_cast<double>(layers) / static_cast<double>(request.model.layers)](
-                                int64_t tokens) { return times * pairs(tokens); };
+                                int64_t tokens) { return pairs(tokens) * times; };
   request.model.layers = layers;
 }
 

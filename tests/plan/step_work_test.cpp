@@ -11,26 +11,11 @@
 #include "trireme/plan/step_time.h"
 
 #include "tests/plan/planned_step.h"
+#include "tests/plan/work_amounts.h"
 
 namespace trireme::testing {
 namespace {
 
-double amount_of(const std::vector<WorkItem>& items, WorkKind kind) {
-  double sum = 0;
-  for (const WorkItem& item : items) sum += item.kind == kind ? item.amount : 0;
-  return sum;
-}
-double amount_of(const PlannedStep& step, WorkKind kind) {
-  return amount_of(step_work(step).items, kind);
-}
-double products_of(const PlannedStep& step) {
-  return amount_of(step, WorkKind::matmul) + amount_of(step, WorkKind::weight_gradient);
-}
-double sent_bytes(const PlannedStep& step, TrafficKind kind) {
-  for (const TrafficItem& item : step_work(step).traffic)
-    if (item.kind == kind) return item.bytes;
-  return 0;
-}
 TrafficSeconds traffic_of(const StepTime& time, TrafficKind kind) {
   for (const TrafficSeconds& traffic : time.traffic)
     if (traffic.kind == kind) return traffic;
@@ -69,8 +54,8 @@ TEST(StepWork, of_lora_has_no_gradient_of_what_stays_and_steps_sums_and_sends_ad
 
 TEST(StepWork, attention_is_4_D_forward_and_10_D_backward_a_pair_of_each_head) {
   const PlannedStep step = small_step(2048, Recompute::keep_attention);
-  EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::attention_forward), 4 * 32 * 8 * step.attention_pairs);
-  EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::attention_backward), 10 * 32 * 8 * step.attention_pairs);
+  EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::attention_forward), 4 * 32 * 8 * step.attention_pairs.common);
+  EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::attention_backward), 10 * 32 * 8 * step.attention_pairs.common);
 }
 
 TEST(StepWork, model_flops_are_those_of_the_field) {

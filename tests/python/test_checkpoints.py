@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 from hf_reference import names_in_file
 
-TINY = ["tiny", "tiny-mistral", "tiny-qwen2", "tiny-qwen3", "tiny-mixtral", "tiny-qwen3-moe", "tiny-gemma3", "tiny-ministral3"]
+TINY = ["tiny", "tiny-mistral", "tiny-qwen2", "tiny-qwen3", "tiny-mixtral", "tiny-qwen3-moe", "tiny-gemma3", "tiny-gemma4", "tiny-ministral3"]
 
 
 def init(out, *arguments, check=True):

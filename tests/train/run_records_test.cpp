@@ -125,7 +125,7 @@ TEST(RunRecords, mfu_is_the_model_s_flops_over_the_peak_of_all_ranks) {
   const double pairs = static_cast<double>(config.num_hidden_layers) * 16 * 16 / 2;
   const double flops =
       2 * (6.0 * static_cast<double>(make_model_layout(config).matmul_parameter_count()) * 16 +
-           12.0 * static_cast<double>(config.query_width()) * pairs);
+           12.0 * static_cast<double>(config.heads().query_width()) * pairs);
   for (const Json& record : records_of(options))
     EXPECT_NEAR(record["mfu"].get<double>() * record["seconds"].get<double>() * 0.25e12 * 2 / flops, 1, 1e-9);
 }

@@ -122,8 +122,8 @@ class TrainedModel {
     reader_.read_unit(spec, flat);
     const std::optional<int> layer = adapter_ ? adapter_->layout.trained_unit(unit) : std::nullopt;
     if (layer)
-      merge_adapters(spec, flat, adapter_->layout.adapters.units[static_cast<size_t>(*layer)],
-                     adapter_->values(*layer), adapter_->layout.adapters);
+      merge_adapters(spec, flat, adapter_->layout.adapters, static_cast<size_t>(*layer),
+                     adapter_->values(*layer));
     return flat;
   }
 

@@ -125,6 +125,26 @@ constexpr const char* kGemma3_1b = R"({
   "tie_word_embeddings": true, "bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0
 })";
 
+// Layers with full attention have wider heads, whose keys are their values too.
+constexpr const char* kGemma4_31b = R"({
+  "model_type": "gemma4_text", "architectures": ["Gemma4ForCausalLM"], "hidden_activation": "gelu_pytorch_tanh",
+  "hidden_size": 5376, "intermediate_size": 21504, "num_hidden_layers": 60,
+  "num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 256,
+  "global_head_dim": 512, "num_global_key_value_heads": 4, "attention_k_eq_v": true,
+  "hidden_size_per_layer_input": 0, "final_logit_softcapping": 30.0,
+  "vocab_size": 262144, "max_position_embeddings": 262144, "sliding_window": 1024, "rms_norm_eps": 1e-6,
+  "rope_parameters": {
+    "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}},
+  "tie_word_embeddings": true, "bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0
+})";
+
+Json gemma4_with(const std::string& changes) {
+  Json config = parse_json(kGemma4_31b, "the preset gemma4-31b");
+  config.update(parse_json(changes, "a preset"));
+  return config;
+}
+
 // config.json of the 1B with these values in it.
 Json gemma3_with(const std::string& changes) {
   Json config = parse_json(kGemma3_1b, "the preset gemma3-1b");
@@ -206,6 +226,14 @@ const std::vector<ModelPreset>& model_presets() {
                        "sliding_window_pattern": 2, "initializer_range": 0.02, "rope_theta": 10000.0,
                        "bos_token_id": null, "eos_token_id": 256, "pad_token_id": null})"),
        true},
+      {"tiny-gemma4",
+       "a gemma 4 of the same width: every second layer slides over 256 tokens, the others have heads twice as wide",
+       gemma4_with(R"({"hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 4,
+                       "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 32,
+                       "num_global_key_value_heads": 1, "vocab_size": 320, "max_position_embeddings": 1048576,
+                       "sliding_window": 256, "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+                       "bos_token_id": null, "eos_token_id": 256, "pad_token_id": null})"),
+       true},
       {"bert-tiny", "an encoder of the same width, for masked-token training (--mask_token_id 258)",
        parse_json(kTinyBert, "the preset bert-tiny"), true},
       {"small", "llama, 512 wide, 8 layers, 8/4 heads, vocabulary 32,000", llama_with(kSmallLlama), false},
@@ -228,6 +256,7 @@ const std::vector<ModelPreset>& model_presets() {
       {"gemma3-4b", "the sizes of Gemma 3 4B's text model", gemma3_text_of_images(kGemma3_4b), false},
       {"gemma3-12b", "the sizes of Gemma 3 12B's text model", gemma3_text_of_images(kGemma3_12b), false},
       {"gemma3-27b", "the sizes of Gemma 3 27B's text model", gemma3_text_of_images(kGemma3_27b), false},
+      {"gemma4-31b", "the sizes of Gemma 4 31B's text model", gemma4_with("{}"), false},
   };
   return presets;
 }

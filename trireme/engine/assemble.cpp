@@ -68,8 +68,10 @@ Tiles choose_tiles(const EngineOptions& options, const ModelSizes& model) {
                                          : logits_tile_tokens_by_rule(model.vocab, on_gpu)};
 }
 
-std::unique_ptr<LocalAttention> choose_attention(const EngineOptions& options, at::ScalarType storage) {
-  auto attention = make_local_attention(options.attention, options.device, storage);
+std::unique_ptr<LocalAttention> choose_attention(const EngineOptions& options, at::ScalarType storage,
+                                                 int64_t head_width) {
+  auto attention =
+      make_local_attention(options.attention, options.device, storage, SampleLengths::few, head_width);
   if (options.nearest_keys <= 0) return attention;
   return std::make_unique<NearestKeysAttention>(std::move(attention), options.nearest_keys);
 }
@@ -248,12 +250,22 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   // Products of 16-bit factors are added up in fp32, over the pieces of a sum that cuBLAS splits as well.
   at::globalContext().setAllowBF16ReductionCuBLAS(false);
   at::globalContext().setAllowFP16ReductionCuBLAS(false);
-  local_attention_ = choose_attention(options, storage);
-  attention_ = make_sharded_attention(
-      *mesh_.ulysses, make_sequence_attention(options.ring_method, *mesh_.ring, *local_attention_),
-      share_heads(config.num_attention_heads, config.num_key_value_heads, mesh_.ulysses->size()),
-      config.softmax_scale(), options.head_chunks);
-  layers_ = std::make_unique<LayerRunner>(config, *attention_, plan, tiles.tokens);
+  const auto attention_with = [&](const AttentionHeads& heads, LocalAttention& local) {
+    return make_sharded_attention(*mesh_.ulysses,
+                                  make_sequence_attention(options.ring_method, *mesh_.ring, local),
+                                  share_heads(heads.query, heads.key_value, mesh_.ulysses->size()),
+                                  config.softmax_scale(), options.head_chunks);
+  };
+  local_attention_ = choose_attention(options, storage, config.head_dim);
+  attention_ = attention_with(config.heads(), *local_attention_);
+  if (config.full_heads) {
+    full_local_attention_ = choose_attention(options, storage, config.full_heads->width);
+    // One kernel has one workspace.
+    if (full_local_attention_->name() == local_attention_->name()) full_local_attention_.reset();
+    full_attention_ = attention_with(*config.full_heads,
+                                     full_local_attention_ ? *full_local_attention_ : *local_attention_);
+  }
+  layers_ = std::make_unique<LayerRunner>(config, *attention_, full_attention_.get(), plan, tiles.tokens);
   ParameterStore& trained = parameters_in_update_ ? *parameters_in_update_ : *parameters_;
   executor_ = std::make_unique<ModelExecutor>(
       config, layout_, mesh_, *layers_, frozen_ ? *frozen_ : trained,
@@ -264,7 +276,8 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
 }
 
 std::string Engine::attention_kernel() const {
-  return attention_->name();
+  if (!full_attention_ || full_attention_->name() == attention_->name()) return attention_->name();
+  return cat(attention_->name(), "; ", full_attention_->name(), " for layers with full attention");
 }
 
 double Engine::offload_wait_seconds() const {

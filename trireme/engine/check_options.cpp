@@ -151,12 +151,13 @@ void check_heads(const EngineOptions& options, const ModelConfig& config) {
                               " of the model has a window of ", config.layer_window[layer],
                               " tokens, which that kernel does not know; use --attention auto or flash"));
   const int64_t H = config.num_attention_heads;
-  if (options.attention == AttentionKernel::flash4 &&
-      !flash4_takes_heads(H, config.num_key_value_heads, config.head_dim))
-    throw ConfigError(cat("--attention flash4: the model has ", H, " query and ", config.num_key_value_heads,
-                          " key/value heads ", config.head_dim, " wide, expected a width of ",
-                          flash4_widths(), " and at most ", kFlash4MostGroup,
-                          " query heads a key/value head; use --attention auto"));
+  for (const AttentionHeads& heads : {config.heads(), config.heads_of_full_attention()})
+    if (options.attention == AttentionKernel::flash4 &&
+        !flash4_takes_heads(H, heads.key_value, heads.width))
+      throw ConfigError(cat("--attention flash4: the model has ", H, " query and ", heads.key_value,
+                            " key/value heads ", heads.width, " wide, expected a width of ", flash4_widths(),
+                            " and at most ", kFlash4MostGroup,
+                            " query heads a key/value head; use --attention auto"));
   check_one_rank_a_head(H, options.ulysses);
   const int64_t most = most_heads_of_rank(H, options.ulysses);
   if (options.head_chunks > most)

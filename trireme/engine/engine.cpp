@@ -263,7 +263,7 @@ void Engine::restore_progress(const TrainingProgress& progress) {
 }
 
 double Engine::model_flops(const TokenBatch& batch) const {
-  double pairs = 0;  // of one head, all layers together
+  AttentionPairs pairs;
   for (int64_t sample = 0; sample < batch.tokens.size(0); ++sample) {
     const std::vector<int64_t> cu_seqlens =
         documents_of(batch.documents, static_cast<size_t>(sample), batch.layout.tokens).cu_seqlens();
@@ -271,7 +271,11 @@ double Engine::model_flops(const TokenBatch& batch) const {
       pairs += config_.attention_pairs(cu_seqlens[i] - cu_seqlens[i - 1], options_.sparse);
   }
   const auto tokens = static_cast<double>(batch.tokens.size(0) * batch.layout.tokens);
-  return layout_.flops_per_token() * tokens + 12.0 * static_cast<double>(config_.query_width()) * pairs;
+  const auto of_heads = [](const AttentionHeads& heads, double pairs_of_head) {
+    return 12 * static_cast<double>(heads.query_width()) * pairs_of_head;
+  };
+  return layout_.flops_per_token() * tokens + of_heads(config_.heads(), pairs.common) +
+         of_heads(config_.heads_of_full_attention(), pairs.full);
 }
 
 }  // namespace trireme

@@ -15,6 +15,11 @@ void keep_if_asked(const SavedSlots& keep, SavedSlot slot, const at::Tensor& ten
   count_as(tensor, MemoryCategory::activations);
 }
 
+// [B, s, H, D] -> [B * s, H D]
+at::Tensor by_tokens(const at::Tensor& o_BsHD) {
+  return o_BsHD.view({o_BsHD.size(0) * o_BsHD.size(1), o_BsHD.size(2) * o_BsHD.size(3)});
+}
+
 at::Tensor undefined_or_rows(const at::Tensor& whole, int64_t begin, int64_t count) {
   return whole.defined() ? whole.narrow(0, begin, count) : whole;
 }
@@ -29,7 +34,7 @@ void LayerRunner::in_tiles(int64_t tokens, const Body& body) const {
 
 at::Tensor LayerRunner::project(const LayerTensors& layer, const SequenceContext& context,
                                 const at::Tensor& x) {
-  const int64_t N = config_.num_attention_heads + 2 * config_.num_key_value_heads, D = config_.head_dim;
+  const int64_t N = layer.heads.packed(), D = layer.heads.width;
   const at::Tensor qkv = at::empty({x.size(0), N, D}, x.options());
   in_tiles(x.size(0), [&](int64_t begin, int64_t count) {
     layer_->before_attention_forward(layer, x.narrow(0, begin, count), begin, qkv.narrow(0, begin, count));
@@ -50,12 +55,13 @@ at::Tensor LayerRunner::forward_again(int64_t layer, const UnitWeights& weights,
   return forward_keeping(plan_.kept_by_rerun(layer), layer, weights, context, x, saved);
 }
 
-at::Tensor LayerRunner::attend(SavedSlots keep, const LayerTensors& layer, const SequenceMask& mask,
-                               const SequenceContext& context, const at::Tensor& x, Saved& saved) {
+at::Tensor LayerRunner::attend(SavedSlots keep, const LayerTensors& layer, ShardedAttention& attention,
+                               const SequenceMask& mask, const SequenceContext& context, const at::Tensor& x,
+                               Saved& saved) {
   const MemoryScope scope(MemoryCategory::attention);
-  at::Tensor qkv = attention_.exchange_qkv(project(layer, context, x), mask);
+  at::Tensor qkv = attention.exchange_qkv(project(layer, context, x), mask);
   if (keep[kQkv]) saved[kQkv] = qkv;
-  ShardedOutput output = attention_.forward(std::move(qkv), mask);
+  ShardedOutput output = attention.forward(std::move(qkv), mask);
   count_as(saved[kQkv], MemoryCategory::activations);
   keep_if_asked(keep, kOHeads, output.o_BShD, saved);
   keep_if_asked(keep, kLse, output.lse_BhS, saved);
@@ -66,11 +72,12 @@ at::Tensor LayerRunner::attend(SavedSlots keep, const LayerTensors& layer, const
 at::Tensor LayerRunner::forward_keeping(SavedSlots keep, int64_t layer, const UnitWeights& weights,
                                         const SequenceContext& context, const at::Tensor& x, Saved& saved) {
   saved.resize(kSavedSlotCount);
-  const LayerTensors tensors{weights, context.rotary.at(static_cast<size_t>(layer))};
+  const LayerTensors tensors = tensors_of(layer, weights, context);
   const int64_t tokens = x.size(0);
   keep_if_asked(keep, kX, x, saved);
   at::Tensor o_BsHD = saved[kO];
-  if (!o_BsHD.defined()) o_BsHD = attend(keep, tensors, *context.masks.at(layer), context, x, saved);
+  if (!o_BsHD.defined())
+    o_BsHD = attend(keep, tensors, attention_of(layer), *context.masks.at(layer), context, x, saved);
   const at::Tensor o = by_tokens(o_BsHD);
 
   const MemoryScope scope(MemoryCategory::activations);
@@ -89,7 +96,8 @@ at::Tensor LayerRunner::forward_keeping(SavedSlots keep, int64_t layer, const Un
 
 at::Tensor LayerRunner::backward(int64_t layer, const UnitWeights& weights, UnitGradients& gradients,
                                  const SequenceContext& context, Saved saved, at::Tensor dy) {
-  const LayerTensors tensors{weights, context.rotary.at(static_cast<size_t>(layer))};
+  const LayerTensors tensors = tensors_of(layer, weights, context);
+  ShardedAttention& attention = attention_of(layer);
   const SequenceMask& mask = *context.masks.at(layer);
   const at::Tensor x = saved.at(kX);
   const int64_t tokens = x.size(0);
@@ -98,8 +106,8 @@ at::Tensor LayerRunner::backward(int64_t layer, const UnitWeights& weights, Unit
   at::Tensor x1 = saved.at(kX1), gate_up = saved.at(kGateUp), qkv = saved.at(kQkv);
   ShardedOutput output{saved.at(kO), saved.at(kLse), saved.at(kOHeads)};
   saved.clear();
-  if (!qkv.defined()) qkv = attention_.exchange_qkv(project(tensors, context, x), mask);
-  if (!output.o_BsHD.defined()) output = attention_.forward(qkv, mask);
+  if (!qkv.defined()) qkv = attention.exchange_qkv(project(tensors, context, x), mask);
+  if (!output.o_BsHD.defined()) output = attention.forward(qkv, mask);
   at::Tensor do_BsHD = at::empty_like(output.o_BsHD);
   in_tiles(tokens, [&](int64_t begin, int64_t count) {
     KeptAfterAttention kept{undefined_or_rows(x1, begin, count), undefined_or_rows(gate_up, begin, count)};
@@ -110,7 +118,7 @@ at::Tensor LayerRunner::backward(int64_t layer, const UnitWeights& weights, Unit
   });
   x1 = gate_up = at::Tensor();
   const at::Tensor dqkv =
-      attention_.backward(std::move(do_BsHD), std::move(qkv), std::move(output), mask).flatten(0, 1);
+      attention.backward(std::move(do_BsHD), std::move(qkv), std::move(output), mask).flatten(0, 1);
   in_tiles(tokens, [&](int64_t begin, int64_t count) {
     layer_->before_attention_backward(tensors, gradients, x.narrow(0, begin, count), begin,
                                       dqkv.narrow(0, begin, count), dy.narrow(0, begin, count));

@@ -41,11 +41,13 @@ struct SequenceContext {
 
 class LayerRunner {
  public:
-  LayerRunner(const ModelConfig& config, ShardedAttention& attention, const RecomputePlan& plan,
-              int64_t tile_tokens)
+  // `full_attention` is of layers with heads of their own (ModelConfig::full_heads); null: none has.
+  LayerRunner(const ModelConfig& config, ShardedAttention& attention, ShardedAttention* full_attention,
+              const RecomputePlan& plan, int64_t tile_tokens)
       : config_(config),
         layer_(config.family->layer(config)),
         attention_(attention),
+        full_attention_(full_attention),
         plan_(plan),
         tile_tokens_(tile_tokens) {}
 
@@ -71,11 +73,15 @@ class LayerRunner {
   // x -> qkv [B, s, N, D]
   at::Tensor project(const LayerTensors& layer, const SequenceContext& context, const at::Tensor& x);
   // Attention of forward: o [B, s, H, D]; fills the slots `keep`.
-  at::Tensor attend(SavedSlots keep, const LayerTensors& layer, const SequenceMask& mask,
-                    const SequenceContext& context, const at::Tensor& x, Saved& saved);
-  // [B, s, H, D] -> [B * s, H D]
-  at::Tensor by_tokens(const at::Tensor& o_BsHD) const {
-    return o_BsHD.view({o_BsHD.size(0) * o_BsHD.size(1), config_.query_width()});
+  at::Tensor attend(SavedSlots keep, const LayerTensors& layer, ShardedAttention& attention,
+                    const SequenceMask& mask, const SequenceContext& context, const at::Tensor& x,
+                    Saved& saved);
+  LayerTensors tensors_of(int64_t layer, const UnitWeights& weights, const SequenceContext& context) const {
+    return {weights, context.rotary.at(static_cast<size_t>(layer)), config_.heads_of(layer)};
+  }
+  ShardedAttention& attention_of(int64_t layer) const {
+    const bool full = full_attention_ != nullptr && config_.layer_window[static_cast<size_t>(layer)] == 0;
+    return full ? *full_attention_ : attention_;
   }
   // Calls body(begin, count) for each tile of tokens.
   template <typename Body>
@@ -84,6 +90,7 @@ class LayerRunner {
   const ModelConfig& config_;
   std::unique_ptr<const Layer> layer_;
   ShardedAttention& attention_;
+  ShardedAttention* full_attention_;
   RecomputePlan plan_;
   int64_t tile_tokens_;
 };

@@ -34,9 +34,13 @@ ModelSizes model_sizes(const ModelConfig& config, const ModelLayout& layout) {
                    .heads = config.num_attention_heads,
                    .kv_heads = config.num_key_value_heads,
                    .head_dim = config.head_dim,
+                   .full_heads = config.full_heads,
                    .vocab = config.vocab_size,
                    .qk_norm = config.qk_norm,
+                   .v_norm = config.v_norm,
+                   .caps_logits = config.logit_cap > 0,
                    .post_norms = config.post_norms,
+                   .layers_have_scales = config.layers_have_scales,
                    .rotary_tables = !config.rotates      ? 0
                                     : config.window_rope ? 2
                                                          : 1,

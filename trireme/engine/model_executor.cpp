@@ -100,23 +100,25 @@ std::vector<RotaryTable> ModelExecutor::rotary_of(const TokenBatch& batch,
                                                   const at::Tensor& positions) const {
   std::vector<RotaryTable> tables(static_cast<size_t>(config_.num_hidden_layers));
   if (!config_.rotates) return tables;
-  RotaryTable table = rotary_table(config_.rope, batch, positions);
+  RotaryTable table =
+      rotary_table(config_.rope, config_.heads_of_full_attention().width, batch, positions);
   const auto& scaling = config_.rope.query_scaling;
   if (scaling && batch.layout.tokens <= scaling->original_positions) table.query_scale.reset();  // all are 1
   const RotaryTable of_windows =
-      config_.window_rope ? rotary_table(*config_.window_rope, batch, positions) : table;
+      config_.window_rope ? rotary_table(*config_.window_rope, config_.head_dim, batch, positions) : table;
   for (size_t layer = 0; layer < tables.size(); ++layer)
     tables[layer] = config_.has_window_rope(static_cast<int64_t>(layer)) ? of_windows : table;
   return tables;
 }
 
-RotaryTable ModelExecutor::rotary_table(const RopeConfig& rope, const TokenBatch& batch,
+RotaryTable ModelExecutor::rotary_table(const RopeConfig& rope, int64_t head_dim, const TokenBatch& batch,
                                         const at::Tensor& positions) const {
   const int64_t tokens = batch.layout.tokens;
   // With one document a sample, all samples have the same positions: one table serves them.
   if (batch.documents.empty())
-    return make_rotary_table(config_, rope, tokens, positions.narrow(0, 0, batch.tokens.size(1)));
-  RotaryTable table = make_rotary_table(config_, rope, 1, positions);
+    return make_rotary_table(config_, rope, head_dim, tokens,
+                             positions.narrow(0, 0, batch.tokens.size(1)));
+  RotaryTable table = make_rotary_table(config_, rope, head_dim, 1, positions);
   if (rope.kind != RopeKind::dynamic_ntk) return table;
   // The base depends on the length of the document, as if it were run alone.
   int64_t row = 0;
@@ -127,7 +129,7 @@ RotaryTable ModelExecutor::rotary_table(const RopeConfig& rope, const TokenBatch
         const int64_t count = std::min(document.end, span.end) - token;
         if (document.size() > config_.max_position_embeddings) {
           const RotaryTable of_document =
-              make_rotary_table(config_, rope, document.size(), positions.narrow(0, row, count));
+              make_rotary_table(config_, rope, head_dim, document.size(), positions.narrow(0, row, count));
           table.cos.narrow(0, row, count).copy_(of_document.cos);
           table.sin.narrow(0, row, count).copy_(of_document.sin);
         }
@@ -163,8 +165,7 @@ UnitWeights ModelExecutor::gather_layer(int64_t layer, UnitOrder& order) const {
   if (!layout_.adapted()) return weights;
   const int trained = *layout_.trained_unit(unit);
   const auto units = static_cast<int>(layout_.trained().size());
-  weights.adapt(adapters_->gather(trained), layout_.trained()[static_cast<size_t>(trained)],
-                layout_.adapters);
+  weights.adapt(adapters_->gather(trained), layout_.adapters, static_cast<size_t>(layer));
   if (trained + 1 < units) adapters_->prefetch(trained + 1);  // behind a step, forward's next
   return weights;
 }

@@ -60,7 +60,7 @@ class ModelExecutor {
  private:
   SequenceContext context_of(const TokenBatch& batch) const;
   std::vector<RotaryTable> rotary_of(const TokenBatch& batch, const at::Tensor& positions) const;
-  RotaryTable rotary_table(const RopeConfig& rope, const TokenBatch& batch,
+  RotaryTable rotary_table(const RopeConfig& rope, int64_t head_dim, const TokenBatch& batch,
                            const at::Tensor& positions) const;
   std::vector<std::shared_ptr<const SequenceMask>> masks_of(const TokenBatch& batch) const;
   at::Tensor embed(const EmbeddedTokens& embedded, UnitOrder& order);

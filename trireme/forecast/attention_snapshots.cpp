@@ -1,5 +1,8 @@
 #include "trireme/forecast/attention_snapshots.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "trireme/comm/collectives_bytes.h"
 #include "trireme/kernels/attention_graph.h"
 #include "trireme/kernels/backward_heads.h"
@@ -17,11 +20,15 @@ namespace {
 struct Buffers {
   const ForecastInputs& inputs;
   int64_t heads, kv_heads;
+  bool wide;           // the widest heads in 16 bits
+  bool efficient;      // memory-efficient attention, where it is a GPU's: these and fp32
+  bool graphs;         // cuDNN's of segments
   int64_t keys;        // tokens whose keys the kernel takes
   int64_t call_heads;  // query heads that one call of a GPU's kernel takes; in backward:
   int64_t backward_call_heads;
   int64_t o, o32, lse;
   int64_t call_o;    // of call_heads
+  int64_t call_kv;   // of one key/value head
   int64_t kv, kv32;  // keys and values together
   int64_t all_kv, all_kv32;
   int64_t ring_blocks;  // of keys and values, beside the first two
@@ -30,22 +37,26 @@ struct Buffers {
       : inputs(inputs),
         heads(heads),
         kv_heads(kv_heads),
+        wide(inputs.fused_on_gpu && inputs.storage_bytes == 2 && inputs.model.head_dim > kMostFlashWidth),
+        efficient(wide || inputs.storage_bytes == kFloat_bytes),
+        graphs(inputs.packed_graphs && !wide),
         keys(inputs.gathers_keys ? inputs.tokens : inputs.ring_tokens) {
     const int64_t head = inputs.batch * inputs.ring_tokens * inputs.model.head_dim;
     const int64_t all_head = inputs.batch * inputs.tokens * inputs.model.head_dim;
     const int64_t e = inputs.storage_bytes;
-    // In fp32 those of one key/value head (cuda_efficient_kernel.cpp).
-    const bool groups = e == kFloat_bytes && kv_heads > 0 && heads != kv_heads;
+    // Those of one key/value head (cuda_efficient_kernel.cpp).
+    const bool groups = efficient && kv_heads > 0 && heads != kv_heads;
     call_heads = groups ? round_up(heads, kv_heads) / kv_heads : heads;
     // The graphs of segments take all heads.
     backward_call_heads =
-        !inputs.fused_on_gpu || e == kFloat_bytes || inputs.packed_graphs
+        !inputs.fused_on_gpu || efficient || graphs
             ? call_heads
             : backward_heads(dq_rows(), inputs.batch * keys, heads, kv_heads, inputs.model.head_dim);
     o = head * heads * e;
     o32 = head * heads * kFloat_bytes;
     lse = inputs.batch * inputs.ring_tokens * heads * kFloat_bytes;
     call_o = head * call_heads * e;
+    call_kv = 2 * inputs.batch * keys * inputs.model.head_dim * e;
     kv = 2 * head * kv_heads * e;
     kv32 = 2 * head * kv_heads * kFloat_bytes;
     all_kv = 2 * all_head * kv_heads * e;
@@ -81,15 +92,32 @@ struct Buffers {
   int64_t gpu_forward_workspace() const {
     if (!inputs.fused_on_gpu) return 0;
     // A graph's lse, row by row as it writes it; a dense call has none.
-    if (inputs.packed_graphs) return std::max(lse, key_block_parts());
-    return (documents_alone() ? o + lse : call_heads < heads ? call_o : 0) + key_block_parts();
+    if (graphs) return std::max(lse, key_block_parts());
+    const int64_t of_a_call = call_heads < heads ? call_o : 0;
+    return (documents_alone() ? o + lse : of_a_call) + key_block_parts() + wide_call_copies();
   }
   bool backward_in_calls() const {
-    return backward_call_heads < heads && inputs.storage_bytes != kFloat_bytes;  // fp32 is counted by itself
+    return backward_call_heads < heads && !efficient;  // which is counted by itself
   }
-  // Of bytes of all heads, in 16 bits, what one call of backward takes.
+  // Of bytes of all heads what one call of backward takes.
   int64_t of_a_backward_call(int64_t bytes) const {
     return backward_in_calls() ? bytes * backward_call_heads / heads : bytes;
+  }
+  // q, k and v of a call, where 32 bits do not count their rows' elements.
+  int64_t wide_call_copies() const {
+    if (!wide) return 0;
+    const int64_t values = keys * (heads + 2 * kv_heads) * inputs.model.head_dim;
+    return values > std::numeric_limits<int32_t>::max() ? call_o + call_kv : 0;
+  }
+  // In backward also its dk and dv, summed over query heads, and fp32 sums of 64 keys for each of 200 blocks
+  // of threads (num_splits_key in libtorch's attention_backward.cu).
+  int64_t wide_call_sums() const {
+    if (!wide) return 0;
+    constexpr int64_t kKeys = 64, kBlocks = 200;
+    const int64_t most = inputs.batch * call_heads * (round_up(keys, kKeys) / kKeys);
+    const int64_t blocks = std::min(most, std::max(kBlocks, inputs.batch * call_heads));
+    return (call_heads < heads ? call_kv : 0) +
+           blocks * 2 * kKeys * padded_dq_width(inputs.model.head_dim) * kFloat_bytes;
   }
   // What a call of backward gives beside the whole result, with the log-sum-exp that it reads.
   int64_t gradients_of_a_call() const {
@@ -110,10 +138,10 @@ struct Buffers {
         backward_head_bytes(dq_rows(), batch * keys, width, heads != kv_heads, inputs.storage_bytes);
     const int64_t qkv = of_a_backward_call(o + (inputs.gathers_keys ? all_kv : kv));
     int64_t copies = pair || batch > 1 || backward_in_calls() ? of_a_backward_call(2 * o) : 0;
-    if (batch > 1 || inputs.packed_graphs) copies += qkv;
-    if (inputs.storage_bytes == kFloat_bytes)  // d(o), o and dq of a call that is not the only one
-      copies = call_heads < heads ? 3 * call_o : pair ? 2 * o : 0;
-    if (inputs.packed_graphs)
+    if (batch > 1 || graphs) copies += qkv;
+    if (efficient)  // d(o), o and dq of a call that is not the only one
+      copies = (call_heads < heads ? 3 * call_o : pair ? 2 * o : 0) + wide_call_copies() + wide_call_sums();
+    if (graphs)
       return graph_backward_bytes(batch * inputs.ring_tokens, batch * keys, heads, kv_heads, width) + lse +
              copies;
     // FlashAttention-4 has a second sum for each query; all else of it is no more than is counted here.

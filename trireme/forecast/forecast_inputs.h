@@ -5,12 +5,14 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "trireme/base/sample_layout.h"
 #include "trireme/forecast/recompute_plan.h"
 #include "trireme/memory/offload.h"
 #include "trireme/memory/resident_layers.h"
+#include "trireme/model/attention_heads.h"
 #include "trireme/model/tile_formula.h"
 
 namespace trireme {
@@ -27,10 +29,16 @@ struct ModelSizes {
   int64_t heads = 0;              // H
   int64_t kv_heads = 0;           // K
   int64_t head_dim = 0;           // D
-  int64_t vocab = 0;              // V
+  bool keys_are_values = false;   // AttentionHeads
+  // Of layers without a window, where they have others (Gemma 4); layer_kinds.h tells the kinds apart.
+  std::optional<AttentionHeads> full_heads = {};
+  int64_t vocab = 0;  // V
   bool qk_norm = false;
-  bool post_norms = false;  // ModelConfig::post_norms
-  int rotary_tables = 1;    // of cosines and sines; 0: nothing is rotated
+  bool v_norm = false;       // ModelConfig::v_norm
+  bool caps_logits = false;  // ModelConfig::logit_cap
+  bool post_norms = false;   // ModelConfig::post_norms
+  bool layers_have_scales = false;  // ModelConfig's
+  int rotary_tables = 1;     // of cosines and sines; 0: nothing is rotated
   // Longer samples have a factor for each token's queries (QueryScaling).
   int64_t most_unscaled_tokens = std::numeric_limits<int64_t>::max();
   std::vector<int64_t> layer_windows =
@@ -47,6 +55,8 @@ struct ModelSizes {
   int64_t adapter_rank = 0;
   bool operator==(const ModelSizes&) const = default;
 
+  // Of layers that are not of full_heads.
+  AttentionHeads common_heads() const { return {heads, kv_heads, head_dim, keys_are_values}; }
   bool adapted() const { return !adapter_elements.empty(); }
   // Elements of what is trained of a unit.
   int64_t trained_elements(size_t unit) const {

@@ -6,6 +6,7 @@
 #include "trireme/attention/head_shares.h"
 #include "trireme/base/error.h"
 #include "trireme/forecast/attention_snapshots.h"
+#include "trireme/forecast/layer_kinds.h"
 #include "trireme/forecast/store_bytes.h"
 #include "trireme/forecast/tile_bytes.h"
 
@@ -41,6 +42,7 @@ struct LayerBuffers {
   int64_t o_heads;    // [B, n, h, D]
   int64_t lse;        // [B, h, n] fp32
   int64_t packed;     // q, k and v for every rank
+  bool shares_kv;     // several ranks have a key/value head
   int64_t dkv_sums;   // dk and dv of this rank's tokens in fp32
   int64_t dkv_block;  // what is added to them: in 16 bits it is widened
   int64_t x1, mlp;    // kept of attention's output and of the MLP, in the dtype of tiles
@@ -61,6 +63,7 @@ struct LayerBuffers {
     o_heads = ring_rows * inputs.rank_heads * d * e;
     lse = ring_rows * inputs.rank_heads * kFloat_bytes;
     packed = rows * inputs.packed_heads * d * e;
+    shares_kv = inputs.packed_heads > model.heads + 2 * model.kv_heads;
     dkv_sums = rows * 2 * model.kv_heads * d * kFloat_bytes;
     dkv_block = e == kFloat_bytes ? 0 : rows * inputs.rank_kv_heads * d * kFloat_bytes;
     x1 = rows * model.hidden * inputs.tile_bytes;
@@ -86,6 +89,25 @@ struct LayerBuffers {
   }
 };
 
+// Of one kind of layers.
+struct KindBytes {
+  LayerBuffers layer;
+  AttentionSnapshots attention;
+  TileBytes tile;
+
+  explicit KindBytes(const ForecastInputs& inputs)
+      : layer(inputs),
+        attention(attention_snapshots(inputs, layer.of_call.query, layer.of_call.key_value)),
+        tile(tile_bytes(inputs)) {}
+};
+
+// Widths of heads that tables of cosines and sines are made for, one after the other.
+std::vector<int64_t> rotary_widths(const ModelSizes& model) {
+  std::vector<int64_t> widths(static_cast<size_t>(model.rotary_tables), model.head_dim);
+  if (model.full_heads && !widths.empty()) widths = {model.full_heads->width, model.head_dim};
+  return widths;
+}
+
 bool layers_are_equal(const ModelSizes& model) {
   const std::vector<int64_t>& units = model.unit_elements;
   return std::adjacent_find(units.begin() + 1, units.end() - 1, std::not_equal_to<>()) == units.end() - 1;
@@ -93,28 +115,31 @@ bool layers_are_equal(const ModelSizes& model) {
 
 class Timeline {
  public:
-  Timeline(const ForecastInputs& inputs, bool every_layer)
-      : inputs_(inputs),
-        leaves_out_(!every_layer && layers_are_equal(inputs.model)),
-        plan_(inputs.recompute),
-        layer_(inputs),
-        attention_(attention_snapshots(inputs, layer_.of_call.query, layer_.of_call.key_value)),
-        tile_(tile_bytes(inputs)) {
+  Timeline(const ForecastInputs& inputs, bool every_layer) : inputs_(inputs), plan_(inputs.recompute) {
+    LayerKinds kinds = layer_kinds(inputs);
+    for (const ForecastInputs& kind : kinds.inputs) kinds_.emplace_back(kind);
+    kind_of_layer_ = std::move(kinds.of_layer);
+    go_to(kinds_.front());
+    leaves_out_ = !every_layer && kinds_.size() == 1 && layers_are_equal(inputs.model);
     for (int64_t layer = 0; layer < plan_.layers; ++layer)
       if (kept_of(layer) > 0) keeping_.push_back(layer);
-    held_[attention] = attention_.flash_workspace_bytes;
+    for (const KindBytes& kind : kinds_)
+      held_[attention] = std::max(held_[attention], kind.attention.flash_workspace_bytes);
   }
 
   std::vector<MemorySnapshot> run() {
     const ModelSizes& model = inputs_.model;
     const int64_t rows = (inputs_.packed ? inputs_.batch : 1) * inputs_.shard_tokens;
-    const int64_t values = rows * model.head_dim / 2 * kFloat_bytes, tables = model.rotary_tables;
-    held_[other] = tables == 0 ? 0 : (2 * (tables - 1) + 5) * values;  // the last one while it is made
+    int64_t tables = 0;
+    for (const int64_t width : rotary_widths(model)) {
+      const int64_t values = rows * width / 2 * kFloat_bytes;
+      held_[other] = std::max(held_[other], tables + 5 * values);  // while it is made
+      tables += 2 * values;
+    }
     record("rotary tables");
     const int64_t scales = model.scales_queries(inputs_.tokens) ? rows * kFloat_bytes : 0;
-    held_[other] =
-        2 * tables * values + scales + inputs_.batch * inputs_.shard_tokens * (8 + 4);  // positions, losses
-    held_[activations] = layer_.x;
+    held_[other] = tables + scales + inputs_.batch * inputs_.shard_tokens * (8 + 4);  // positions, losses
+    held_[activations] = layer_->x;
     for (int64_t layer = 0; layer < plan_.layers; ++layer) {
       name_pass("forward", layer);
       ++units_.gathered;
@@ -122,7 +147,7 @@ class Timeline {
       const SavedSlots slots = plan_.kept_by_forward(layer);
       const int64_t alike = layer + plan_.checkpoint_every;
       if (leaves_out_ && alike + 1 < plan_.layers && plan_.kept_by_forward(alike) == slots)
-        held_[activations] += layer_.kept(slots);
+        held_[activations] += layer_->kept(slots);
       else
         forward(slots, /*has_o=*/false);
     }
@@ -130,7 +155,7 @@ class Timeline {
     units_.gathered += model.tied ? 2 : 1;
     send_away(plan_.layers);
     units_.open = static_cast<int>(plan_.layers) + 1;
-    record("tiles", {{tiles, tile_.head}});
+    record("tiles", {{tiles, tile_->head}});
     close_unit();
     for (int64_t end = plan_.layers; end > 0; end = plan_.group_begin(end - 1)) {
       const int64_t begin = plan_.group_begin(end - 1);
@@ -196,6 +221,7 @@ class Timeline {
   void name_pass(const char* pass, int64_t layer = -1) {
     pass_ = pass;
     pass_layer_ = layer;
+    if (layer >= 0) go_to(kind_of(layer));
   }
 
   // Also in what is gathered next, which is another unit than a layer behind the first group.
@@ -213,7 +239,15 @@ class Timeline {
     units_.gathered += static_cast<size_t>(2 * (end - begin) - 1);
   }
 
-  int64_t kept_of(int64_t layer) const { return layer_.kept(plan_.kept_by_forward(layer)); }
+  void go_to(const KindBytes& kind) {
+    layer_ = &kind.layer;
+    attention_ = &kind.attention;
+    tile_ = &kind.tile;
+  }
+  const KindBytes& kind_of(int64_t layer) const {
+    return kinds_[kind_of_layer_.at(static_cast<size_t>(layer))];
+  }
+  int64_t kept_of(int64_t layer) const { return kind_of(layer).layer.kept(plan_.kept_by_forward(layer)); }
   // Before `layer` begins its forward. Of the layers that keep something the store holds some, and some are
   // leaving.
   void send_away(int64_t layer) {
@@ -236,21 +270,21 @@ class Timeline {
     slots.reset(kX);
     if (!has_o) {
       project();
-      const int64_t results = run_attention(layer_.rank_qkv());
-      if (!layer_.alone && !layer_.chunked) exchange_o(results + (slots[kQkv] ? layer_.rank_qkv() : 0));
+      const int64_t results = run_attention(layer_->rank_qkv());
+      if (!layer_->alone && !layer_->chunked) exchange_o(results + (slots[kQkv] ? layer_->rank_qkv() : 0));
     }
-    held_[activations] += layer_.kept(slots) + layer_.x;
+    held_[activations] += layer_->kept(slots) + layer_->x;
     // Alone, o by heads is o by tokens.
-    record("tiles", {{attention, slots[kO] || has_o ? 0 : layer_.o},
-                     {tiles, slots[kGateUp] ? tile_.output_forward_kept : tile_.output_forward}});
-    if (!keeps_x) held_[activations] -= layer_.x;
+    record("tiles", {{attention, slots[kO] || has_o ? 0 : layer_->o},
+                     {tiles, slots[kGateUp] ? tile_->output_forward_kept : tile_->output_forward}});
+    if (!keeps_x) held_[activations] -= layer_->x;
   }
 
   // The layer's q, k and v by heads, from x.
   void project() {
-    record("projection", {{attention, layer_.qkv}, {tiles, tile_.input_forward}});
-    if (!layer_.alone && !layer_.chunked)
-      record("exchange", {{attention, layer_.qkv + layer_.qkv_heads}, {communication, layer_.packed}});
+    record("projection", {{attention, layer_->qkv}, {tiles, tile_->input_forward}});
+    if (!layer_->alone && !layer_->chunked)
+      record("exchange", {{attention, layer_->qkv + layer_->qkv_heads}, {communication, layer_->packed}});
   }
 
   void record_attention(const std::vector<AttentionSnapshot>& snapshots, int64_t beside,
@@ -263,24 +297,24 @@ class Timeline {
   // Attention beside q, k and v. -> what it leaves beside them: lse, and o by heads where it is not sent
   // chunk by chunk.
   int64_t run_attention(int64_t qkv) {
-    if (!layer_.chunked) {
-      record_attention(attention_.forward, qkv);
-      return layer_.o_heads + layer_.lse;
+    if (!layer_->chunked) {
+      record_attention(attention_->forward, qkv);
+      return layer_->o_heads + layer_->lse;
     }
     // o is not joined, so that it counts once.
-    record_chunks(attention_.forward,
-                  {.beside = qkv + layer_.o + layer_.lse + layer_.last_kv - layer_.chunk_o,
-                   .arrived = layer_.chunk_qkv,
-                   .result = layer_.chunk_o,
-                   .received = layer_.packed / inputs_.head_chunks,
-                   .sent = layer_.o / inputs_.head_chunks});
-    return layer_.lse;
+    record_chunks(attention_->forward,
+                  {.beside = qkv + layer_->o + layer_->lse + layer_->last_kv - layer_->chunk_o,
+                   .arrived = layer_->chunk_qkv,
+                   .result = layer_->chunk_o,
+                   .received = layer_->packed / inputs_.head_chunks,
+                   .sent = layer_->o / inputs_.head_chunks});
+    return layer_->lse;
   }
 
   void exchange_o(int64_t beside) {
-    const int64_t copy = inputs_.batch > 1 ? layer_.o_heads : 0;
-    record("exchange", {{attention, beside}, {communication, copy + layer_.o}});
-    record("exchange", {{attention, beside + layer_.o}, {communication, layer_.o}});
+    const int64_t copy = inputs_.batch > 1 ? layer_->o_heads : 0;
+    record("exchange", {{attention, beside}, {communication, copy + layer_->o}});
+    record("exchange", {{attention, beside + layer_->o}, {communication, layer_->o}});
   }
 
   // attention/head_chunks.cpp: during a chunk's attention the next chunk is on its way, and the one before on
@@ -330,68 +364,71 @@ class Timeline {
     int64_t beside = 0;  // attention's buffers that were not kept
     if (!slots[kQkv]) {
       project();
-      beside += layer_.rank_qkv();
+      beside += layer_->rank_qkv();
     }
     if (!slots[kO]) {
       beside += run_attention(beside);
-      if (!layer_.alone && !layer_.chunked) exchange_o(beside);
+      if (!layer_->alone && !layer_->chunked) exchange_o(beside);
     }
-    const int64_t o_rows = slots[kO] || layer_.alone ? 0 : layer_.o;  // beside o by heads
-    record("output tiles", {{attention, beside + o_rows + layer_.o},
-                            {tiles, slots[kX1] ? tile_.output_backward_kept : tile_.output_backward}});
+    const int64_t o_rows = slots[kO] || layer_->alone ? 0 : layer_->o;  // beside o by heads
+    record("output tiles", {{attention, beside + o_rows + layer_->o},
+                            {tiles, slots[kX1] ? tile_->output_backward_kept : tile_->output_backward}});
     // x1 and what the MLP kept are freed first, the rest as attention goes on.
-    int64_t freed = (slots[kX1] ? layer_.x1 : 0) + (slots[kGateUp] ? layer_.mlp : 0);
+    int64_t freed = (slots[kX1] ? layer_->x1 : 0) + (slots[kGateUp] ? layer_->mlp : 0);
     held_[activations] -= freed;
-    if (layer_.chunked) {
-      chunked_attention_backward(beside + o_rows + layer_.o);
+    if (layer_->chunked) {
+      chunked_attention_backward(beside + o_rows + layer_->o);
     } else {
-      int64_t d_o = layer_.o;
-      const bool pair = !layer_.alone && slots[kO] && !slots[kOHeads];  // o is sent beside d(o)
-      if (!layer_.alone) {
+      int64_t d_o = layer_->o;
+      const bool pair = !layer_->alone && slots[kO] && !slots[kOHeads];  // o is sent beside d(o)
+      if (!layer_->alone) {
         const int sent = pair ? 2 : 1;
-        d_o = sent * layer_.o_heads;
-        record("exchange", {{attention, beside + o_rows + layer_.o + d_o}, {communication, sent * layer_.o}});
-        if (slots[kO]) held_[activations] -= layer_.o;
-        freed += slots[kO] ? layer_.o : 0;
+        d_o = sent * layer_->o_heads;
+        record("exchange",
+               {{attention, beside + o_rows + layer_->o + d_o}, {communication, sent * layer_->o}});
+        if (slots[kO]) held_[activations] -= layer_->o;
+        freed += slots[kO] ? layer_->o : 0;
       }
-      record_attention(pair ? attention_.backward_of_pair : attention_.backward, beside + d_o);
+      record_attention(pair ? attention_->backward_of_pair : attention_->backward, beside + d_o);
     }
-    held_[activations] -= layer_.kept(slots) - freed - layer_.x;
-    if (!layer_.chunked) join_gradients();
-    record("input tiles", {{attention, layer_.qkv}, {tiles, tile_.input_backward}});
-    held_[activations] -= layer_.x;
+    held_[activations] -= layer_->kept(slots) - freed - layer_->x;
+    if (!layer_->chunked) join_gradients();
+    record("input tiles", {{attention, layer_->qkv}, {tiles, tile_->input_backward}});
+    held_[activations] -= layer_->x;
     close_unit();
   }
 
   void chunked_attention_backward(int64_t beside) {
-    held_[communication] += layer_.dkv_sums;
-    record_chunks(attention_.backward_of_pair,
-                  {.beside = beside + layer_.qkv + layer_.last_kv,
-                   .arrived = layer_.chunk_qkv + 2 * layer_.chunk_o,
-                   .result = layer_.chunk_qkv,
-                   .received = (layer_.packed + 2 * layer_.o) / inputs_.head_chunks,
-                   .sent = layer_.packed / inputs_.head_chunks});
-    held_[communication] -= layer_.dkv_sums;
+    held_[communication] += layer_->dkv_sums;
+    record_chunks(attention_->backward_of_pair,
+                  {.beside = beside + layer_->qkv + layer_->last_kv,
+                   .arrived = layer_->chunk_qkv + 2 * layer_->chunk_o,
+                   .result = layer_->chunk_qkv,
+                   .received = (layer_->packed + 2 * layer_->o) / inputs_.head_chunks,
+                   .sent = layer_->packed / inputs_.head_chunks});
+    held_[communication] -= layer_->dkv_sums;
   }
 
   // dq, dk and dv by heads -> one tensor by tokens.
   void join_gradients() {
-    if (layer_.alone) return record("joined gradients", {{attention, 2 * layer_.qkv}});
-    const int64_t copy = inputs_.batch > 1 ? layer_.qkv_heads : 0;
-    // Of key/value heads that several ranks have.
-    const bool shared = inputs_.packed_heads > inputs_.model.heads + 2 * inputs_.model.kv_heads;
-    const int64_t sums = shared ? layer_.dkv_sums + layer_.dkv_block : 0;
+    if (layer_->alone) return record("joined gradients", {{attention, 2 * layer_->qkv}});
+    const int64_t copy = inputs_.batch > 1 ? layer_->qkv_heads : 0;
+    const int64_t sums = layer_->shares_kv ? layer_->dkv_sums + layer_->dkv_block : 0;
     record("exchange",
-           {{attention, layer_.qkv_heads}, {communication, layer_.qkv_heads + copy + layer_.packed}});
-    record("exchange", {{attention, layer_.qkv_heads + layer_.qkv}, {communication, layer_.packed + sums}});
+           {{attention, layer_->qkv_heads}, {communication, layer_->qkv_heads + copy + layer_->packed}});
+    record("exchange",
+           {{attention, layer_->qkv_heads + layer_->qkv}, {communication, layer_->packed + sums}});
   }
 
   const ForecastInputs& inputs_;
-  const bool leaves_out_;
   const RecomputePlan& plan_;
-  const LayerBuffers layer_;
-  const AttentionSnapshots attention_;
-  const TileBytes tile_;
+  std::vector<KindBytes> kinds_;
+  std::vector<size_t> kind_of_layer_;
+  // Of the layer that goes on.
+  const LayerBuffers* layer_ = nullptr;
+  const AttentionSnapshots* attention_ = nullptr;
+  const TileBytes* tile_ = nullptr;
+  bool leaves_out_ = false;
   std::vector<int64_t> keeping_;  // layers that keep something
   MemoryBytes held_;
   size_t first_resident_ = 0;  // of keeping_: from it on in memory
@@ -413,10 +450,12 @@ std::vector<MemorySnapshot> memory_timeline(const ForecastInputs& inputs, bool e
 }
 
 std::vector<int64_t> kept_bytes_of_layers(const ForecastInputs& inputs) {
-  const LayerBuffers buffers(inputs);
+  const LayerKinds kinds = layer_kinds(inputs);
+  const std::vector<LayerBuffers> buffers(kinds.inputs.begin(), kinds.inputs.end());
   std::vector<int64_t> kept;
   for (int64_t layer = 0; layer < inputs.recompute.layers; ++layer)
-    kept.push_back(buffers.kept(inputs.recompute.kept_by_forward(layer)));
+    kept.push_back(
+        buffers[kinds.of_layer.at(static_cast<size_t>(layer))].kept(inputs.recompute.kept_by_forward(layer)));
   return kept;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/base/attention_squares.h"
+#include "trireme/forecast/layer_kinds.h"
 
 namespace trireme {
 namespace {
@@ -28,14 +29,14 @@ double mean_keys(const ForecastInputs& inputs) {
   return attention_squares(windows, tokens) / (causal ? 2 : 1) / static_cast<double>(model.layers * tokens);
 }
 
-}  // namespace
-
-PartCost cost_of(KeptPart part, const ForecastInputs& inputs) {
+// Of a layer, where all are of one kind.
+PartCost cost_of_kind(KeptPart part, const ForecastInputs& inputs) {
   const ModelSizes& model = inputs.model;
-  const auto width = [&](int64_t heads) { return static_cast<double>(heads * model.head_dim); };
+  const AttentionHeads heads = model.common_heads();
   const auto e = static_cast<double>(inputs.storage_bytes), t = static_cast<double>(inputs.tile_bytes);
   const auto m = static_cast<double>(model.hidden), i = static_cast<double>(model.mlp_width());
-  const double q = width(model.heads), qkv = width(model.heads + 2 * model.kv_heads);
+  const auto q = static_cast<double>(heads.query_width());
+  const double qkv = q + 2 * static_cast<double>(heads.key_value_width());
   const Balance& balance = inputs.device_is_host ? kCpu : kGpu;
   const double sent = inputs.ulysses > 1 ? balance.link * e : 0;  // of a value
   // Head chunks keep q, k and v by tokens, and send them with attention, forward and backward.
@@ -48,7 +49,8 @@ PartCost cost_of(KeptPart part, const ForecastInputs& inputs) {
     case KeptPart::qkv: {
       const double by_heads = inputs.ulysses > 1 && !chunked ? q : 0;
       const double touched = m * (e + t) + (model.rotary_tables > 0 ? 2 * qkv * e : 0);
-      return {2 * m * qkv + balance.memory * touched + (chunked ? 0 : (qkv + by_heads) * sent),
+      return {2 * m * static_cast<double>(heads.projected_width()) + balance.memory * touched +
+                  (chunked ? 0 : (qkv + by_heads) * sent),
               (qkv + by_heads) * e};
     }
     case KeptPart::mlp:
@@ -56,6 +58,19 @@ PartCost cost_of(KeptPart part, const ForecastInputs& inputs) {
   }
   const double products = q * m + (model.post_norms ? 3 : 2) * m * i + m * static_cast<double>(model.experts);
   return {2 * products, (m + static_cast<double>(model.mlp_kept_width)) * t};
+}
+
+}  // namespace
+
+PartCost cost_of(KeptPart part, const ForecastInputs& inputs) {
+  const LayerKinds kinds = layer_kinds(inputs);
+  PartCost mean{};
+  for (size_t kind = 0; kind < kinds.inputs.size(); ++kind) {
+    const PartCost cost = cost_of_kind(part, kinds.inputs[kind]);
+    mean.product_flops += kinds.share(kind) * cost.product_flops;
+    mean.bytes += kinds.share(kind) * cost.bytes;
+  }
+  return mean;
 }
 
 double product_flops_made_again(const RecomputePlan& plan, const ForecastInputs& inputs) {

@@ -4,7 +4,7 @@
 //   part        made again in backward                        bytes a token (e stored, t of tiles)
 //   attention   4 D H keys FLOPs; with Ulysses o sent         H D e + 4 H
 //   qkv         product M x (H + 2K) D, norm, rotation;       (H + 2K) D e; with Ulysses H D e more (kOHeads)
-//               with Ulysses q, k, v and o sent
+//               with Ulysses q, k, v and o sent; (H + K) D where keys are values
 //   mlp         products H D x M and M x 2 I (M x I too       M t + 2 I t (of encoders M t + (I + M) t)
 //               where a norm follows; of encoders twice)
 //
@@ -17,7 +17,7 @@
 
 namespace trireme {
 
-// Of a token of a layer. In FLOPs of products that take as long: the same on every rank.
+// Of a token of a layer, the mean of all layers. In FLOPs of products that take as long: the same on every rank.
 struct PartCost {
   double product_flops;
   double bytes;

@@ -13,7 +13,7 @@ namespace {
 // Tiles of another dtype than what is stored are converted on their way in and out (`convert` bytes an
 // element).
 struct TileSizes {
-  int64_t T, head_T, t, convert, threads, m, i, q, qkv, vocab, adapter_rank;
+  int64_t T, head_T, t, convert, threads, m, i, q, v, packed, projected, vocab, adapter_rank;
   bool on_host, bf16_blocks, token_kernels;
 
   explicit TileSizes(const ForecastInputs& inputs) {
@@ -26,8 +26,11 @@ struct TileSizes {
     threads = inputs.product_threads;
     m = model.hidden;
     i = model.intermediate;
-    q = model.heads * model.head_dim;
-    qkv = q + 2 * model.kv_heads * model.head_dim;
+    const AttentionHeads heads = model.common_heads();
+    q = heads.query_width();
+    v = heads.key_value_width();
+    packed = q + 2 * v;
+    projected = heads.projected_width();
     vocab = model.vocab;
     adapter_rank = model.adapter_rank;
     on_host = inputs.device_is_host;
@@ -44,8 +47,9 @@ struct TileSizes {
   int64_t blocks(int64_t halves, int64_t width) const { return blocks(halves, width, T, width); }
 
   // Sums of `vectors` norms' gradients over the rows of a block, of CUDA's kernels (kernels/norm_kernel.h).
-  int64_t norm_sums(int64_t tokens, int64_t vectors) const {
-    return token_kernels ? norm_backward_blocks(tokens, m) * vectors * m * kFloat_bytes : 0;
+  int64_t norm_sums(int64_t tokens, int64_t vectors) const { return norm_sums(tokens, vectors, m); }
+  int64_t norm_sums(int64_t rows, int64_t vectors, int64_t width) const {
+    return token_kernels ? norm_backward_blocks(rows, width) * vectors * width * kFloat_bytes : 0;
   }
   int64_t head_norm_sums(int64_t head_dim) const {
     return token_kernels ? kMostRotaryPartialRows * 2 * head_dim * kFloat_bytes : 0;
@@ -145,23 +149,36 @@ void add_expert_mlp(const ModelSizes& model, const TileSizes& s, TileBytes& byte
   bytes.output_backward_kept = backward(0, 0);
 }
 
+// Before attention (families/decoder_layer.cpp). Where keys are values the projection is narrower than what
+// attention takes, so that neither is made in the other's place.
+void add_before_attention(const ModelSizes& model, const TileSizes& s, TileBytes& bytes) {
+  const int64_t T = s.T, t = s.t, m = s.m, width = model.head_dim, v_rows = T * model.kv_heads;
+  const int64_t rotated = s.q + s.v, of_v = T * s.v * t;
+  const int64_t products = model.keys_are_values ? 2 : 3;  // that LoRA adapts
+  const int64_t own = model.keys_are_values ? T * s.projected * t : 0;
+  // Rows of cos and sin, beside the heads.
+  const int64_t turning = s.blocks(3, rotated) + s.blocks(2, width, T, rotated);
+  const int64_t v_norm = model.v_norm ? 2 * of_v + s.blocks(2, width, v_rows, width) : 0;  // v, and normed
+  const int64_t projected = model.keys_are_values ? own : T * s.projected * s.convert;
+  bytes.input_forward =
+      T * m * t + std::max(s.blocks(2, m), projected + std::max({turning, s.inner(products), v_norm}));
+
+  const int64_t before = model.v_norm ? T * s.projected * t : model.qk_norm ? T * rotated * t : 0;
+  const int64_t norms =
+      model.qk_norm ? s.blocks(4, rotated) + s.blocks(2, s.q, T, rotated) + s.head_norm_sums(width) : 0;
+  // d(v), v of the projection, and the gradient of it.
+  const int64_t v_norm_backward =
+      model.v_norm ? 3 * of_v + s.blocks(6, width, v_rows, width) + s.norm_sums(v_rows, 1, width) : 0;
+  bytes.input_backward = T * m * t + before + T * s.packed * s.convert + own +
+                         std::max({T * m * t + std::max(s.rms_backward(T), s.inner(products)),
+                                   s.gradient(s.projected, m, products), turning, norms, v_norm_backward});
+}
+
 TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
   const TileSizes s(inputs);
-  const int64_t T = s.T, t = s.t, m = s.m, i = s.i, q = s.q, qkv = s.qkv;
+  const int64_t T = s.T, t = s.t, m = s.m, i = s.i, q = s.q;
   TileBytes bytes;
-  const int64_t rotated = (inputs.model.heads + inputs.model.kv_heads) * inputs.model.head_dim;
-  // Rows of cos and sin, beside the heads.
-  const int64_t turning = s.blocks(3, rotated) + s.blocks(2, inputs.model.head_dim, T, rotated);
-  bytes.input_forward =
-      T * m * t + std::max(s.blocks(2, m), T * qkv * s.convert + std::max(turning, s.inner(3)));
-  const int64_t before = inputs.model.qk_norm ? T * rotated * t : 0;
-  const int64_t norms = inputs.model.qk_norm ? s.blocks(4, rotated) + s.blocks(2, q, T, rotated) +
-                                                   s.head_norm_sums(inputs.model.head_dim)
-                                             : 0;
-  bytes.input_backward =
-      T * m * t + before + T * qkv * s.convert +
-      std::max({T * m * t + std::max(s.rms_backward(T), s.inner(3)), s.gradient(qkv, m, 3), turning, norms});
-
+  add_before_attention(inputs.model, s, bytes);
   bytes.head = decoder_head(s);
   if (inputs.model.experts > 0) {
     add_expert_mlp(inputs.model, s, bytes);
@@ -176,7 +193,8 @@ TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
   bytes.output_forward_kept = forward(0);
   const auto backward = [&](int64_t x1, int64_t gate_up) {
     const int64_t held = T * (q + m) * s.convert + x1 + post;         // o, dy; a or, where that is kept, x1
-    const int64_t mlp = held + gate_up + T * (m + 2 * i) * t + post;  // normed, dact, act; db
+    const int64_t scaled = inputs.model.layers_have_scales && s.convert == 0 ? T * m * t : 0;  // dy
+    const int64_t mlp = held + scaled + gate_up + T * (m + 2 * i) * t + post;  // normed, dact, act; db
     return std::max(
         mlp + std::max({s.gradient(m, i), s.gradient(2 * i, m, 2), s.blocks(6, i), T * m * t + s.inner(2)}),
         held + after_mlp_backward(s, post));
@@ -189,10 +207,10 @@ TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
 TileBytes encoder_tile_bytes(const ForecastInputs& inputs) {
   const TileSizes s(inputs);
   const int64_t t = s.t, e = inputs.storage_bytes, m = s.m;
-  const int64_t Tm = s.T * m, Ti = s.T * s.i, Tq = s.T * s.q, Tqkv = s.T * s.qkv;
+  const int64_t Tm = s.T * m, Ti = s.T * s.i, Tq = s.T * s.q, Tqkv = s.T * s.packed;
   TileBytes bytes;
   bytes.input_forward = (Tm + Tqkv) * s.convert;
-  bytes.input_backward = Tqkv * s.convert + Tm * s.convert + s.gradient(s.qkv, m);
+  bytes.input_backward = Tqkv * s.convert + Tm * s.convert + s.gradient(s.packed, m);
 
   bytes.output_forward = std::max({(Tq + Tm) * s.convert + Tm * t,           // x1
                                    Tm * t + Tm * layer_norm_bytes(s, t, t),  // a

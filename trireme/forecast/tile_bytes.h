@@ -16,7 +16,7 @@ struct TileBytes {
   int64_t output_backward_kept = 0;  // or was kept
   int64_t head = 0;
 };
-// By the formula of the model's family.
+// By the formula of the model's family. Of one kind of layers (layer_kinds.h).
 TileBytes tile_bytes(const ForecastInputs& inputs);
 
 }  // namespace trireme

@@ -12,6 +12,8 @@
 
 namespace trireme {
 
+inline constexpr int64_t kMostFlashWidth = 256;  // of heads that FlashAttention takes in 16 bits
+
 // 32K tokens of 32 heads of 128 over 8 key/value heads are one call, 128K are four.
 inline constexpr int64_t kBackwardCall_bytes = int64_t{5} << 28;
 

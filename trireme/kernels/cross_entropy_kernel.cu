@@ -104,18 +104,29 @@ __device__ SumOfExps sum_of_exps(const LogitRow<X>& row) {
   return {most[0], sum[0]};
 }
 
-// exp(x - most) * factor.
-template <int n, typename X>
-__device__ inline Values<X, n> probabilities(Values<X, n> logits, float most, float factor) {
+// Of logits c = cap tanh(x / cap): dc/dx.
+struct Uncapped {
+  __device__ float slope(float) const { return 1.0F; }
+};
+struct Capped {
+  float cap, per_square;
+  __device__ float slope(float c) const { return (cap - c) * (cap + c) * per_square; }
+};
+
+// exp(c - most) * factor * dc/dx.
+template <int n, typename X, typename Cap>
+__device__ inline Values<X, n> gradients(Values<X, n> logits, float most, float factor, const Cap& cap) {
 #pragma unroll
-  for (int i = 0; i < n; ++i)
-    logits.at[i] = narrowed<X>(exponential<X>(widened(logits.at[i]) - most) * factor);
+  for (int i = 0; i < n; ++i) {
+    const float logit = widened(logits.at[i]);
+    logits.at[i] = narrowed<X>(exponential<X>(logit - most) * factor * cap.slope(logit));
+  }
   return logits;
 }
 
 // Backwards: what was read last is still in the caches.
-template <int kThreads, typename X>
-__device__ void to_gradient(const LogitRow<X>& row, float most, float sum, float scale) {
+template <int kThreads, typename X, typename Cap>
+__device__ void to_gradient(const LogitRow<X>& row, float most, float sum, float scale, const Cap& cap) {
   constexpr int n = LogitRow<X>::n;
   const int thread = static_cast<int>(threadIdx.x), last = row.whole - 1;
   const float factor = scale / sum;
@@ -126,13 +137,13 @@ __device__ void to_gradient(const LogitRow<X>& row, float most, float sum, float
     for (int k = 0; k < kLoadsAtOnce; ++k) some[k] = load_global<n>(row.at_16(last - i - k * kThreads));
 #pragma unroll
     for (int k = 0; k < kLoadsAtOnce; ++k)
-      store_global(row.at_16(last - i - k * kThreads), probabilities(some[k], most, factor));
+      store_global(row.at_16(last - i - k * kThreads), gradients(some[k], most, factor, cap));
   }
   for (; i < row.whole; i += kThreads)
-    store_global(row.at_16(last - i), probabilities(load_global<n>(row.at_16(last - i)), most, factor));
+    store_global(row.at_16(last - i), gradients(load_global<n>(row.at_16(last - i)), most, factor, cap));
   if (thread < row.outside()) {
     X* const element = row.data + row.of_outside(thread);
-    store_global(element, probabilities(load_global<1>(element), most, factor));
+    store_global(element, gradients(load_global<1>(element), most, factor, cap));
   }
 }
 
@@ -144,10 +155,10 @@ __device__ void clear(const LogitRow<X>& row) {
   if (thread < row.outside()) store_global(row.data + row.of_outside(thread), X{});
 }
 
-template <int kThreads, typename X>
+template <int kThreads, typename X, typename Cap>
 __global__ void __launch_bounds__(kThreads, 1)
     cross_entropy_row(X* logits, int64_t stride, const int64_t* targets, float* loss, bool gradient,
-                      float scale, int64_t V) {
+                      float scale, Cap cap, int64_t V) {
   const int64_t t = blockIdx.x, target = load_global(targets + t);
   const LogitRow<X> row(logits + t * stride, V);
   if (target < 0) {
@@ -164,35 +175,44 @@ __global__ void __launch_bounds__(kThreads, 1)
   const SumOfExps all = sum_of_exps<kThreads>(row);
   if (first) store_global(loss + t, logf(all.sum) + (all.most - at_target));
   if (!gradient) return;
-  to_gradient<kThreads>(row, all.most, all.sum, scale);
+  to_gradient<kThreads>(row, all.most, all.sum, scale, cap);
   __syncthreads();
   if (first)
-    store_global(row.data + target,
-                 narrowed<X>((exponential<X>(at_target - all.most) / all.sum - 1) * scale));
+    store_global(row.data + target, narrowed<X>((exponential<X>(at_target - all.most) / all.sum - 1) * scale *
+                                                cap.slope(at_target)));
 }
 
-template <typename X>
+template <typename X, typename Cap>
 void launch_logit_rows(const CrossEntropySizes& sizes, const GpuRows& logits, const int64_t* targets,
-                       float* loss, std::optional<float> scale, void* stream) {
+                       float* loss, std::optional<float> scale, const Cap& cap, void* stream) {
   const auto with = [&](auto kernel, int threads) {
     launch(kernel, {sizes.rows, threads}, stream, static_cast<X*>(logits.data), logits.stride, targets, loss,
-           scale.has_value(), scale.value_or(0), sizes.width);
+           scale.has_value(), scale.value_or(0), cap, sizes.width);
   };
   // Of short rows several blocks at once keep memory busy.
   if (sizes.width * bytes_of(sizes.number) < 32768)
-    with(cross_entropy_row<128, X>, 128);
+    with(cross_entropy_row<128, X, Cap>, 128);
   else
-    with(cross_entropy_row<1024, X>, 1024);
+    with(cross_entropy_row<1024, X, Cap>, 1024);
 }
 
 }  // namespace
 
 void launch_cross_entropy(const CrossEntropySizes& sizes, const GpuRows& logits, const int64_t* targets,
-                          float* loss, std::optional<float> scale, void* stream) {
+                          float* loss, std::optional<float> scale, void* stream, float cap) {
   if (sizes.rows == 0) return;
-  if (sizes.number == GpuNumber::fp32) launch_logit_rows<float>(sizes, logits, targets, loss, scale, stream);
-  if (sizes.number == GpuNumber::bf16) launch_logit_rows<Bf16>(sizes, logits, targets, loss, scale, stream);
-  if (sizes.number == GpuNumber::fp16) launch_logit_rows<Fp16>(sizes, logits, targets, loss, scale, stream);
+  const auto with = [&](const auto& of_cap) {
+    if (sizes.number == GpuNumber::fp32)
+      launch_logit_rows<float>(sizes, logits, targets, loss, scale, of_cap, stream);
+    if (sizes.number == GpuNumber::bf16)
+      launch_logit_rows<Bf16>(sizes, logits, targets, loss, scale, of_cap, stream);
+    if (sizes.number == GpuNumber::fp16)
+      launch_logit_rows<Fp16>(sizes, logits, targets, loss, scale, of_cap, stream);
+  };
+  if (cap > 0)
+    with(Capped{cap, 1 / (cap * cap)});
+  else
+    with(Uncapped{});
 }
 
 }  // namespace trireme

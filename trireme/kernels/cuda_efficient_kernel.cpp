@@ -1,4 +1,5 @@
-// Memory-efficient attention (arXiv 2112.05682, xFormers' kernels) through libtorch, for fp32. It knows no
+// Memory-efficient attention (arXiv 2112.05682, xFormers' kernels) through libtorch, for fp32, and in 16 bits for
+// heads that are wider than other kernels take. It knows no
 // grouped heads: a key/value head's query heads are one call, in which that head is seen as many (stride 0),
 // and the parts of dk and dv are summed. Its log-sum-exp has rows in blocks of 32, those beyond the last
 // infinite.
@@ -15,6 +16,7 @@ namespace trireme {
 namespace {
 
 constexpr int64_t kLseBlock = 32;
+constexpr int64_t kMostWidth = 512;  // the kernel of 256 has no bound, Gemma 4's is the widest that is tested
 
 // sdp::CustomMaskType of libtorch. From the bottom right, a row's diagonal is where Band's is.
 constexpr int64_t kFull = 0;
@@ -42,13 +44,18 @@ at::Tensor summed(const at::Tensor& grad_bthD, int64_t kv_heads) {
 
 class CudaEfficientKernel final : public CallKernel {
  public:
-  std::string name() const override { return "efficient (CUDA, fp32)"; }
+  explicit CudaEfficientKernel(bool fp32) : fp32_(fp32) {}
+
+  std::string name() const override { return cat("efficient (CUDA, ", fp32_ ? "fp32" : "wide heads", ")"); }
   int64_t most_segments(const AttentionSizes& /*sizes*/) const override { return 1; }
 
   std::string refusal(const MaskCall& call, const AttentionSizes& sizes) const override {
-    constexpr const char* kInstead = "; use --bf16, or --attention reference";
-    if (sizes.width % 4 != 0 || sizes.width > 256)
-      return cat("got head width ", sizes.width, ", expected a multiple of 4 up to 256", kInstead);
+    const char* const kInstead =
+        fp32_ ? "; use --bf16, or --attention reference" : "; use more ranks, or --attention reference";
+    const int64_t unit = fp32_ ? 4 : 8;  // 16 bytes
+    if (sizes.width % unit != 0 || sizes.width > kMostWidth)
+      return cat("got head width ", sizes.width, ", expected a multiple of ", unit, " up to ", kMostWidth,
+                 kInstead);
     if (!call.band.full() && !call.band.causal())
       return cat("got a window, which it does not know", kInstead);
     const int64_t rows = std::max(call.rows(), call.keys());
@@ -88,12 +95,18 @@ class CudaEfficientKernel final : public CallKernel {
     return {std::get<0>(result), summed(std::get<1>(result), k.size(2)),
             summed(std::get<2>(result), k.size(2))};
   }
+
+ private:
+  bool fp32_;
 };
 
 }  // namespace
 
 std::unique_ptr<CallKernel> make_cuda_efficient_kernel() {
-  return std::make_unique<CudaEfficientKernel>();
+  return std::make_unique<CudaEfficientKernel>(/*fp32=*/true);
+}
+std::unique_ptr<CallKernel> make_cuda_wide_heads_kernel() {
+  return std::make_unique<CudaEfficientKernel>(/*fp32=*/false);
 }
 
 }  // namespace trireme

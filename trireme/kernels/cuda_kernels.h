@@ -7,7 +7,7 @@
 //                                                 all key rows, or of long documents
 //   cudnn_packed  fp16, bf16 16 n, 32 to 128      every band, dense or in segments: graphs of our own
 //   flash       fp16, bf16   8 n, up to 256       every band, dense or in segments
-//   efficient   fp32         4 n, up to 256       dense, full or causal
+//   efficient   fp32         4 n, up to 512       dense, full or causal; in 16 bits for 8 n above 256
 //   reference   fp32         any                  dense, every band; few rows
 #pragma once
 
@@ -44,6 +44,8 @@ std::unique_ptr<CallKernel> make_cudnn_kernel(const CudnnCalls& calls = {});
 std::unique_ptr<CallKernel> make_cudnn_packed_kernel(std::unique_ptr<GraphRunner> runner);
 // Memory-efficient attention (xFormers'), with products of three TF32 terms: nearly fp32's.
 std::unique_ptr<CallKernel> make_cuda_efficient_kernel();
+// The same in 16 bits, for heads wider than kMostFlashWidth.
+std::unique_ptr<CallKernel> make_cuda_wide_heads_kernel();
 // ReferenceAttention, for the bands that the efficient kernel lacks.
 std::unique_ptr<CallKernel> make_reference_call_kernel();
 

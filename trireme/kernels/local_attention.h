@@ -77,8 +77,11 @@ bool is_by_reference(const std::string& attention_name);
 // Hopper flash4, else cuDNN, and flash for the masks that these lack (of packed documents the short ones), in
 // fp32 memory-efficient attention. A kernel that the device or dtype does not have is a ConfigError that names
 // those it has; nothing falls back in silence. `lengths`: of the samples that come (long_documents.h).
+// `head_width`: of those that come; `automatic` in 16 bits on CUDA takes memory-efficient attention where they
+// are wider than kMostFlashWidth.
 std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at::Device device,
                                                      at::ScalarType dtype,
-                                                     SampleLengths lengths = SampleLengths::few);
+                                                     SampleLengths lengths = SampleLengths::few,
+                                                     int64_t head_width = 0);
 
 }  // namespace trireme

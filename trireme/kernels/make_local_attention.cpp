@@ -110,9 +110,13 @@ bool is_by_reference(const std::string& attention_name) {
 }
 
 std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at::Device device,
-                                                     at::ScalarType dtype, SampleLengths lengths) {
+                                                     at::ScalarType dtype, SampleLengths lengths,
+                                                     int64_t head_width) {
   if (!at::isFloatingType(dtype))
     throw ConfigError(cat("attention: got dtype ", dtype, ", expected a floating type"));
+  if (kernel == AttentionKernel::automatic && device.is_cuda() && is_half_precision(dtype) &&
+      head_width > kMostFlashWidth)
+    return cuda_calls(make_cuda_wide_heads_kernel());
   std::string others;
   for (const KernelOfDevice& known : kKernels) {
     if (known.device && *known.device != device.type()) continue;

@@ -173,8 +173,19 @@ void glu_backward(const X* __restrict dact, X* __restrict gate_up, X* __restrict
   }
 }
 
-template <typename X>
-float cross_entropy(X* __restrict logits, int64_t target, bool gradient, float scale, int64_t V) {
+// Of logits c = cap tanh(x / cap): dc/dx.
+struct Uncapped {
+  static constexpr bool kNeedsLogit = false;
+  static inline float slope(float) { return 1.0f; }
+};
+struct Capped {
+  static constexpr bool kNeedsLogit = true;
+  float cap, per_square;
+  inline float slope(float c) const { return (cap - c) * (cap + c) * per_square; }
+};
+
+template <typename X, typename Cap>
+float cross_entropy_of(X* __restrict logits, int64_t target, bool gradient, float scale, Cap cap, int64_t V) {
   if (target < 0) {
     if (gradient)
       for (int64_t i = 0; i < V; ++i) store(logits + i, 0.0f);
@@ -183,8 +194,9 @@ float cross_entropy(X* __restrict logits, int64_t target, bool gradient, float s
   const float most = largest(logits, V);
   const float at_target = load(logits + target);
   // Partial sums over pieces keep the error of a long row near that of one piece. An fp32 row keeps its
-  // exponentials for the gradient; in 16 bits they would be rounded twice, so they are made again.
-  constexpr bool kKeeps = sizeof(X) == sizeof(float);
+  // exponentials for the gradient; in 16 bits they would be rounded twice, and a cap's slope needs the logit,
+  // so they are made again.
+  constexpr bool kKeeps = sizeof(X) == sizeof(float) && !Cap::kNeedsLogit;
   constexpr int64_t kPiece = 1024;
   double total = 0;
   for (int64_t begin = 0; begin < V; begin += kPiece) {
@@ -206,12 +218,21 @@ float cross_entropy(X* __restrict logits, int64_t target, bool gradient, float s
     if (kKeeps) {
       for (int64_t i = 0; i < V; ++i) store(logits + i, load(logits + i) * factor);
     } else {
-      for (int64_t i = 0; i < V; ++i) store(logits + i, vector_exp(load(logits + i) - most) * factor);
+      for (int64_t i = 0; i < V; ++i) {
+        const float value = load(logits + i);
+        store(logits + i, vector_exp(value - most) * factor * cap.slope(value));
+      }
     }
     // Not p - 1 after rounding to the row's dtype: computed from the exact value.
-    store(logits + target, vector_exp(at_target - most) * factor - scale);
+    store(logits + target, (vector_exp(at_target - most) * factor - scale) * cap.slope(at_target));
   }
   return static_cast<float>(__builtin_log(total)) + most - at_target;
+}
+
+template <typename X>
+float cross_entropy(X* logits, int64_t target, bool gradient, float scale, float cap, int64_t V) {
+  if (cap > 0) return cross_entropy_of(logits, target, gradient, scale, Capped{cap, 1.0f / (cap * cap)}, V);
+  return cross_entropy_of(logits, target, gradient, scale, Uncapped{}, V);
 }
 
 template <typename X, typename Y>

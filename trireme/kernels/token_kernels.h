@@ -44,9 +44,9 @@ template <typename X>
 struct TileKernels {
   GluKernels<X> silu, gelu_tanh;
   const GluKernels<X>& glu(GluGate gate) const { return gate == GluGate::silu ? silu : gelu_tanh; }
-  // Returns the loss; with `gradient`, replaces logits by (softmax - onehot) * scale. target < 0: 0 and
-  // zeros.
-  float (*cross_entropy)(X* logits, int64_t target, bool gradient, float scale, int64_t V);
+  // Returns the loss; with `gradient`, replaces logits by (softmax - onehot) * scale, times
+  // 1 - (logit / cap)^2 where cap is above 0. target < 0: 0 and zeros.
+  float (*cross_entropy)(X* logits, int64_t target, bool gradient, float scale, float cap, int64_t V);
 };
 
 // The kernels of fp32 (f) and one 16-bit type S (s).

@@ -70,9 +70,12 @@ void exact_gelu_backward(at::Tensor& dact, at::Tensor& x);
 
 // Cross entropy of logits [T, V] with targets [T] int64 on the logits' device (-100: none). Writes each
 // token's loss to loss [T] fp32 (0 where there is no target). When `scale` is given, replaces logits by d(sum
-// of losses * scale).
+// of losses * scale). With a `cap` above 0 logits are those that cap_logits left, and the gradient is that of
+// what it was given: d(x) = d(c) (1 - (c / cap)^2).
 void cross_entropy(at::Tensor& logits_TV, const at::Tensor& targets, at::Tensor& loss,
-                   std::optional<double> scale);
+                   std::optional<double> scale, double cap = 0);
+// x becomes c = cap tanh(x / cap), in place.
+void cap_logits(at::Tensor& logits_TV, double cap);
 
 // The ATen versions, for any device; tests hold the CPU's loops and CUDA's kernels against them.
 namespace aten {
@@ -90,7 +93,7 @@ at::Tensor layer_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, 
 at::Tensor glu(GluGate gate, const at::Tensor& gate_up);
 at::Tensor glu_backward(GluGate gate, const at::Tensor& dact, at::Tensor& gate_up);
 void cross_entropy(at::Tensor& logits_TV, const at::Tensor& targets, at::Tensor& loss,
-                   std::optional<double> scale);
+                   std::optional<double> scale, double cap = 0);
 }  // namespace aten
 
 }  // namespace trireme

@@ -184,7 +184,7 @@ at::Tensor glu_backward(GluGate gate, const at::Tensor& dact, at::Tensor& gate_u
 }
 
 void cross_entropy(at::Tensor& logits_TV, const at::Tensor& targets_T, at::Tensor& loss_T,
-                   std::optional<double> scale) {
+                   std::optional<double> scale, double cap) {
   const auto dtype = compute_dtype(logits_TV);
   for_row_blocks(logits_TV.size(0), logits_TV.size(1), [&](int64_t begin, int64_t count) {
     at::Tensor logits = logits_TV.narrow(0, begin, count);
@@ -197,8 +197,20 @@ void cross_entropy(at::Tensor& logits_TV, const at::Tensor& targets_T, at::Tenso
     d.exp_();
     d.scatter_add_(1, index, at::full_like(index, -1, d.options()));
     d.mul_(valid.to(dtype).unsqueeze(1) * *scale);
+    if (cap > 0) {
+      const at::Tensor square = logits.to(dtype).div_(cap).square_();  // over logits that need no copy
+      d.addcmul_(d, square, -1);
+    }
     logits.copy_(d);
   });
 }
 
 }  // namespace trireme::aten
+
+namespace trireme {
+
+void cap_logits(at::Tensor& logits_TV, double cap) {
+  logits_TV.div_(cap).tanh_().mul_(cap);
+}
+
+}  // namespace trireme

@@ -247,17 +247,17 @@ at::Tensor glu_backward(GluGate gate, const at::Tensor& dact, at::Tensor& gate_u
 }
 
 void cross_entropy(at::Tensor& logits_TV, const at::Tensor& targets, at::Tensor& loss,
-                   std::optional<double> scale) {
-  if (gpu::cross_entropy(logits_TV, targets, loss, scale)) return;
+                   std::optional<double> scale, double cap) {
+  if (gpu::cross_entropy(logits_TV, targets, loss, scale, cap)) return;
   if (!fused({logits_TV}) || !logits_TV.is_contiguous())
-    return aten::cross_entropy(logits_TV, targets, loss, scale);
+    return aten::cross_entropy(logits_TV, targets, loss, scale, cap);
   const int64_t V = logits_TV.size(1);
   const int64_t* target = targets.const_data_ptr<int64_t>();
   float* losses = loss.data_ptr<float>();
   with_tile_kernels(logits_TV, [&]<typename X>(const TileKernels<X>& k) {
     for_rows(logits_TV.size(0), [&](int64_t t) {
       losses[t] = k.cross_entropy(data<X>(logits_TV) + t * V, target[t], scale.has_value(),
-                                  static_cast<float>(scale.value_or(0)), V);
+                                  static_cast<float>(scale.value_or(0)), static_cast<float>(cap), V);
     });
   });
 }

@@ -221,7 +221,7 @@ bool exact_gelu_backward(const at::Tensor& dact, const at::Tensor& x) {
 }
 
 bool cross_entropy(const at::Tensor& logits_TV, const at::Tensor& targets, const at::Tensor& loss,
-                   std::optional<double> scale) {
+                   std::optional<double> scale, double cap) {
   constexpr int64_t kMost = int64_t{1} << 31;
   const bool counted = targets.device() == logits_TV.device() && targets.scalar_type() == at::kLong &&
                        targets.is_contiguous() && logits_TV.size(1) < kMost;
@@ -229,7 +229,8 @@ bool cross_entropy(const at::Tensor& logits_TV, const at::Tensor& targets, const
   const auto factor = scale ? std::optional<float>(static_cast<float>(*scale)) : std::nullopt;
   on_stream(logits_TV, [&](void* stream) {
     launch_cross_entropy({number_of(logits_TV), logits_TV.size(0), logits_TV.size(1)}, rows_of(logits_TV),
-                         targets.const_data_ptr<int64_t>(), loss.data_ptr<float>(), factor, stream);
+                         targets.const_data_ptr<int64_t>(), loss.data_ptr<float>(), factor, stream,
+                         static_cast<float>(cap));
   });
   return true;
 }

@@ -30,7 +30,7 @@ std::optional<at::Tensor> glu_backward(GluGate gate, const at::Tensor& dact, con
 bool exact_gelu_backward(const at::Tensor& dact, const at::Tensor& x);
 
 bool cross_entropy(const at::Tensor& logits_TV, const at::Tensor& targets, const at::Tensor& loss,
-                   std::optional<double> scale);
+                   std::optional<double> scale, double cap);
 
 bool copy_all(const std::vector<TensorCopy>& copies);
 

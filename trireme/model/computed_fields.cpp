@@ -16,6 +16,7 @@ Json rope_fields(const RopeConfig& rope, const std::string& of) {
     fields.update({{of + "rope query scaling beta", rope.query_scaling->beta},
                    {of + "rope query scaling positions", rope.query_scaling->original_positions}});
   if (rope.kind == RopeKind::standard) return fields;
+  if (rope.kind == RopeKind::proportional) fields[of + "rope partial_rotary_factor"] = rope.turning_share;
   fields.update({{of + "rope factor", rope.factor},
                  {of + "rope original_max_position_embeddings", rope.original_max_position_embeddings},
                  {of + "rope beta_fast", rope.beta_fast},
@@ -46,6 +47,11 @@ Json computed_fields(const ModelConfig& config) {
     fields.update({{"num_experts", config.num_experts},
                    {"num_experts_per_tok", config.experts_per_token},
                    {"norm_topk_prob", config.expert_weights_sum_to_one}});
+  if (config.full_heads)
+    fields.update({{"global_head_dim", config.full_heads->width},
+                   {"num_global_key_value_heads", config.full_heads->key_value},
+                   {"attention_k_eq_v", config.full_heads->keys_are_values}});
+  if (config.logit_cap > 0) fields["final_logit_softcapping"] = config.logit_cap;
   for (const auto& [name, size] : config.sizes()) fields[name] = size;
   fields[config.family->norm_eps_key] = config.norm_eps;
   if (config.query_pre_attn_scalar) fields["query_pre_attn_scalar"] = *config.query_pre_attn_scalar;

@@ -1,5 +1,6 @@
 #include "trireme/model/decoder_config.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "trireme/base/error.h"
@@ -11,6 +12,8 @@ namespace {
 using AttentionBias = DecoderKind::AttentionBias;
 using Windows = DecoderKind::Windows;
 
+constexpr int64_t kWidestHead = 65536;
+
 void check_activation(const ConfigKeys& keys, const DecoderKind& kind) {
   const char* const kTanh = "gelu_pytorch_tanh";
   if (!kind.gemma) {
@@ -20,7 +23,7 @@ void check_activation(const ConfigKeys& keys, const DecoderKind& kind) {
   }
   // Gemma's first files say gelu and mean the form with tanh, as transformers takes it.
   const std::string act = keys.text("hidden_act", kTanh);
-  if (!kind.gemma3 && act != kTanh && act != "gelu")
+  if (!kind.gemma3 && !kind.gemma4 && act != kTanh && act != "gelu")
     keys.refuse("hidden_act", "only gelu_pytorch_tanh is supported");
   if (keys.text("hidden_activation", kTanh) != kTanh)
     keys.refuse("hidden_activation", "only gelu_pytorch_tanh is supported");
@@ -28,17 +31,19 @@ void check_activation(const ConfigKeys& keys, const DecoderKind& kind) {
 
 // Keys that change what the model computes and that Trireme does not have.
 void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
-  if (kind.experts == nullptr)
+  if (kind.experts == nullptr && !kind.gemma4)
     keys.refuse_unless_absent(
         {"num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size"},
         "mixtures of experts are supported as qwen3_moe and mixtral alone");
-  keys.refuse_unless_absent(
-      {"per_layer_config", "no_rope_layers", "mrope_section", "vision_config", "audio_config"},
-      "models of this kind are not supported");
-  keys.refuse_unless_absent({"attn_logit_softcapping", "final_logit_softcapping", "logit_scale",
-                             "embedding_multiplier", "residual_multiplier", "attention_multiplier",
-                             "logits_scaling", "scale_emb", "scale_depth", "attention_sinks", "clip_qkv"},
+  keys.refuse_unless_absent({"no_rope_layers", "mrope_section", "vision_config", "audio_config"},
+                            "models of this kind are not supported");
+  keys.refuse_unless_absent({"attn_logit_softcapping", "logit_scale", "embedding_multiplier",
+                             "residual_multiplier", "attention_multiplier", "logits_scaling", "scale_emb",
+                             "scale_depth", "attention_sinks", "clip_qkv"},
                             "it changes the model's arithmetic and is not supported");
+  if (!kind.gemma4)
+    keys.refuse_unless_absent({"per_layer_config", "final_logit_softcapping"},
+                              "it changes the model's arithmetic and is not supported in this family");
   keys.refuse_unless_absent({"mtp_layer_types", "num_nextn_predict_layers"},
                             "multi-token prediction is not supported");
   if (!kind.gemma3)
@@ -49,10 +54,13 @@ void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
     keys.refuse("pretraining_tp", "slicing the matmuls as in pretraining is not supported; set it to 1");
   if (keys.number("partial_rotary_factor", 1) != 1)
     keys.refuse("partial_rotary_factor", "rotating a part of each head is not supported");
-  for (const char* key :
-       {"is_encoder_decoder", "add_cross_attention", "use_bidirectional_attention", "use_qk_norm"})
-    if (keys.boolean(key, false))
-      keys.refuse(key, "only causal decoders as transformers' own classes are supported");
+  const char* const kCausalDecoders = "only causal decoders as transformers' own classes are supported";
+  for (const char* key : {"is_encoder_decoder", "add_cross_attention", "use_qk_norm"})
+    if (keys.boolean(key, false)) keys.refuse(key, kCausalDecoders);
+  // Gemma 4's "vision" is of images alone.
+  if (kind.gemma4 ? keys.text("use_bidirectional_attention", "vision") != "vision"
+                  : keys.boolean("use_bidirectional_attention", false))
+    keys.refuse("use_bidirectional_attention", kCausalDecoders);
   if (!keys.boolean("is_causal", true)) keys.refuse("is_causal", "only causal attention is supported");
   if (!kind.mlp_bias && keys.boolean("mlp_bias", false))
     keys.refuse("mlp_bias", "this family's MLP has no biases in transformers");
@@ -131,7 +139,7 @@ std::vector<int64_t> layer_windows(const ConfigKeys& keys, const DecoderKind& ki
                 "this family needs a width, which transformers asks for even where no layer slides");
 
   std::vector<int64_t> windows(static_cast<size_t>(layers), 0);
-  const int64_t pattern = patterned ? keys.size("sliding_window_pattern", 6) : 1;
+  const int64_t pattern = !patterned ? 1 : kind.gemma4 ? 6 : keys.size("sliding_window_pattern", 6);
   const int64_t first_sliding = chosen ? keys.integer("max_window_layers", 28) : 0;
   for (int64_t layer = 0; layer < layers; ++layer)
     if (window && layer >= first_sliding && !(patterned && (layer + 1) % pattern == 0))
@@ -172,25 +180,97 @@ int64_t head_width(const ConfigKeys& keys, const ModelConfig& config, const Deco
   const int64_t by_division = config.hidden_size / config.num_attention_heads;
   const int64_t width = keys.integer_or_null("head_dim", kind.head_dim != 0 ? kind.head_dim : by_division)
                             .value_or(by_division);
-  if (width < 2 || width % 2 != 0 || width > 65536)
+  if (width < 2 || width % 2 != 0 || width > kWidestHead)
     throw ConfigError(
         cat(keys.origin(), ": head_dim is ", width, "; rotary embeddings need an even width, 2 or more"));
   return width;
 }
 
-void set_gemma(ModelConfig& config) {
+void set_gemma(ModelConfig& config, bool norms_add_one) {
   config.gate = GluGate::gelu_tanh;
-  config.norms_add_one = true;
+  config.norms_add_one = norms_add_one;
   config.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
+}
+
+void set_layer_ropes(const LayerRopes& ropes, ModelConfig& config) {
+  config.rope = ropes.full;
+  config.window_rope = ropes.sliding;
 }
 
 void read_gemma3(const ConfigKeys& keys, ModelConfig& config) {
   config.post_norms = true;
   config.query_pre_attn_scalar = keys.number("query_pre_attn_scalar", 256);
   if (!(*config.query_pre_attn_scalar > 0)) keys.refuse("query_pre_attn_scalar", "expected more than 0");
-  const LayerRopes ropes = parse_layer_ropes(keys, config);
-  config.rope = ropes.full;
-  config.window_rope = ropes.sliding;
+  set_layer_ropes(parse_layer_ropes(keys, config), config);
+}
+
+// Of layers with full attention, as published files say it.
+AttentionHeads full_heads(const ConfigKeys& keys, const ModelConfig& config) {
+  AttentionHeads heads = config.heads();
+  heads.keys_are_values = keys.boolean("attention_k_eq_v", false);
+  heads.width = keys.size("global_head_dim", 512, kWidestHead);
+  if (heads.keys_are_values && keys.has("num_global_key_value_heads"))
+    heads.key_value = keys.size("num_global_key_value_heads", 1);
+  return heads;
+}
+
+// As transformers 5 writes it again: what differs from the other layers, by the layer's number.
+AttentionHeads full_heads_by_layer(const ConfigKeys& keys, const ModelConfig& config) {
+  AttentionHeads heads = config.heads();
+  heads.keys_are_values = keys.boolean("attention_k_eq_v", false);
+  const Json& by_layer = keys.json()["per_layer_config"];
+  const char* const kExpected =
+      "expected head_dim and num_key_value_heads, alike for each layer of full attention and for no other";
+  if (!by_layer.is_object()) keys.refuse("per_layer_config", kExpected);
+  const int64_t full = std::ranges::count(config.layer_window, 0);
+  bool first = true;
+  for (const auto& [number, of_layer] : by_layer.items()) {
+    const ConfigKeys layer_keys(of_layer, keys.origin(), cat("per_layer_config.", number, "."));
+    for (const auto& [key, value] : of_layer.items())
+      if (key != "head_dim" && key != "num_key_value_heads") layer_keys.refuse(key, kExpected);
+    AttentionHeads of_this = heads;
+    of_this.width = layer_keys.size("head_dim", config.head_dim, kWidestHead);
+    of_this.key_value = layer_keys.size("num_key_value_heads", config.num_key_value_heads);
+    const auto is_number = [&](int64_t layer) { return std::to_string(layer) == number; };
+    int64_t layer = 0;
+    while (layer < config.num_hidden_layers && !is_number(layer)) ++layer;
+    if (layer == config.num_hidden_layers || config.layer_window[static_cast<size_t>(layer)] != 0 ||
+        (!first && of_this != heads) || std::ssize(by_layer) != full)
+      keys.refuse("per_layer_config", kExpected);
+    heads = of_this;
+    first = false;
+  }
+  return heads;
+}
+
+void read_gemma4(const ConfigKeys& keys, ModelConfig& config) {
+  const char* const kInPython = "such a Gemma 4 is not built here; trireme.parallelize takes it (docs/huggingface.md)";
+  // transformers' own value is that of the smallest one.
+  if (keys.integer("hidden_size_per_layer_input", 256) != 0)
+    keys.refuse("hidden_size_per_layer_input", cat("embeddings of each layer: ", kInPython));
+  if (keys.integer("num_kv_shared_layers", 0) != 0)
+    keys.refuse("num_kv_shared_layers", cat("layers that share keys: ", kInPython));
+  if (keys.boolean("enable_moe_block", false))
+    keys.refuse("enable_moe_block", cat("experts beside an MLP: ", kInPython));
+  config.post_norms = true;
+  config.v_norm = true;
+  config.layers_have_scales = true;
+  config.query_pre_attn_scalar = 1;
+  config.layer_window.back() = 0;  // transformers forces it
+  const AttentionHeads full =
+      keys.has("per_layer_config") ? full_heads_by_layer(keys, config) : full_heads(keys, config);
+  if (full.width % 2 != 0) keys.refuse("global_head_dim", "rotary embeddings need an even width");
+  if (full.query % full.key_value != 0)
+    keys.refuse("num_global_key_value_heads",
+                cat("num_attention_heads ", full.query, " is not a multiple of it"));
+  config.full_heads = full;
+  if (keys.has("final_logit_softcapping")) {
+    config.logit_cap = keys.number("final_logit_softcapping", 0);
+    if (!(config.logit_cap > 0)) keys.refuse("final_logit_softcapping", "expected more than 0, or null");
+  }
+  config.raw = keys.json();
+  if (!is_filled(config.raw, "rope_parameters")) config.raw["rope_parameters"] = gemma4_rope_parameters();
+  set_layer_ropes(parse_said_layer_ropes(ConfigKeys(config.raw, keys.origin()), config), config);
 }
 
 }  // namespace
@@ -229,9 +309,11 @@ ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind
   config.mlp_bias = keys.boolean("mlp_bias", false);
   config.qk_norm = kind.qk_norm;
   config.layer_window = layer_windows(keys, kind, config.num_hidden_layers);
-  if (kind.gemma) set_gemma(config);
+  if (kind.gemma) set_gemma(config, /*norms_add_one=*/!kind.gemma4);
   if (kind.gemma3)
     read_gemma3(keys, config);
+  else if (kind.gemma4)
+    read_gemma4(keys, config);
   else
     config.rope = parse_rope_config(keys, config, {kind.rope_theta, kind.scales_queries});
 

@@ -2,7 +2,7 @@
 // matrix, and cross entropy, over tiles of tokens, so that the logits of a sequence never exist together.
 // Loss and gradients of a tile are made in one go while its logits are there.
 //
-//   x_TM -> (the family's norm) -> matrix_VM (+ bias) -> logits_TV
+//   x_TM -> (the family's norm) -> matrix_VM (+ bias) (-> cap tanh(. / cap)) -> logits_TV
 #pragma once
 
 #include <functional>
@@ -32,6 +32,9 @@ class Head {
                                const at::Tensor& targets, double scale, UnitGradients& gradients) const;
 
  protected:
+  // ModelConfig::logit_cap.
+  explicit Head(double logit_cap = 0) : logit_cap_(logit_cap) {}
+
   struct Tile {
     at::Tensor normed;             // [T, M], what the matrix multiplies
     std::vector<at::Tensor> kept;  // for backward, which may write over it
@@ -41,6 +44,11 @@ class Head {
   virtual at::Tensor before_matrix_backward(const UnitWeights& weights, UnitGradients& gradients,
                                             const at::Tensor& x_TM, Tile& tile,
                                             const at::Tensor& dnormed) const = 0;
+
+ private:
+  at::Tensor logits(const UnitWeights& weights, const at::Tensor& normed) const;
+
+  double logit_cap_;
 };
 
 }  // namespace trireme

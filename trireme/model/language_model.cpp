@@ -23,6 +23,8 @@ struct WholeModel {
 
 // Those whose tokens without images see each other as in the language model alone.
 constexpr WholeModel kWholeModels[] = {{"gemma3", true, false},
+                                       {"gemma4", true, false},
+                                       {"gemma4_unified", true, false},
                                        {"mistral3", true, false},
                                        {"qwen2_vl", false, true},
                                        {"qwen2_5_vl", false, true},
@@ -42,9 +44,14 @@ constexpr const char* kQwen2VlText = R"({
 })";
 constexpr const char* kQwen3VlText = R"({"max_position_embeddings": 128000, "rope_theta": 500000.0})";
 
+constexpr const char* kGemma4UnifiedText =
+    R"({"max_position_embeddings": 262144, "sliding_window": 1024, "hidden_size_per_layer_input": 0})";
+
 // The first of a whole model is that of a text_config without a model_type.
 constexpr TextModel kTextModels[] = {
     {"gemma3", "gemma3_text", "gemma3_text", "Gemma3ForCausalLM"},
+    {"gemma4", "gemma4_text", "gemma4_text", "Gemma4ForCausalLM"},
+    {"gemma4_unified", "gemma4_unified_text", "gemma4_text", "Gemma4ForCausalLM", kGemma4UnifiedText},
     {"mistral3", "mistral", "mistral", "MistralForCausalLM"},
     {"mistral3", "ministral3", "ministral3", "Ministral3ForCausalLM"},
     {"qwen2_vl", "qwen2_vl_text", "qwen2", "Qwen2ForCausalLM", kQwen2VlText},
@@ -219,7 +226,9 @@ std::vector<std::string> whole_model_types() {
 }
 
 const std::vector<std::string>& image_tensor_names() {
-  static const std::vector<std::string> names{"vision_tower.", "multi_modal_projector.", "visual."};
+  static const std::vector<std::string> names{"vision_tower.", "multi_modal_projector.", "visual.",
+                                              "audio_tower.",  "embed_vision.",          "embed_audio.",
+                                              "vision_embedder."};
   return names;
 }
 

@@ -12,6 +12,7 @@
 
 #include <ATen/ATen.h>
 
+#include "trireme/model/attention_heads.h"
 #include "trireme/model/rotary.h"
 #include "trireme/model/unit_gradients.h"
 #include "trireme/model/unit_weights.h"
@@ -23,6 +24,7 @@ struct LayerTensors {
   // Of models that rotate: rows are the positions of this rank's tokens; tile row t has row (first_row + t) %
   // rows.
   RotaryTable rotary;
+  AttentionHeads heads = {};
 };
 
 // What the backward of the part after attention reads, when it is kept: rows of whole-sequence buffers in the

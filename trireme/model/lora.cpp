@@ -58,7 +58,11 @@ class AdapterBuilder {
       for (const ParameterSpec* spec : parameters_of(unit, matrix)) {
         const std::string module = module_of(*spec);
         can_be_.insert(last_name(module));
-        if (!targets(module)) continue;
+        if (!targets(module)) {
+          passed_over_.insert(last_name(module));
+          continue;
+        }
+        adapted_.insert(last_name(module));
         adapted.rows.push_back({(spec->offset - matrix.offset) / matrix.columns, spec->shape[0], ++tensor});
         a.push_back({module + ".lora_A.weight", lora_.rank});
         modules.push_back(module);
@@ -72,8 +76,7 @@ class AdapterBuilder {
       ++tensor;
     }
     made_.units.push_back(build.finish());
-    if (made_.units.size() == 1) made_.matrices = matrices;
-    alike_ = alike_ && made_.matrices == matrices;
+    made_.matrices.push_back(std::move(matrices));
   }
 
   Adapters finish(const std::string& origin) {
@@ -84,12 +87,16 @@ class AdapterBuilder {
         throw ConfigError(cat(origin, ": LoRA of '", quotation(target), "' is not built for this model; ",
                               names.empty() ? "none of its matrices can be adapted"
                                             : cat("expected some of ", names, ", or ", kAllLinear)));
-    if (!alike_)
+    // Files name modules without their layer.
+    const auto none_in = [](const auto& of_layer) { return of_layer.empty(); };
+    const bool none = std::ranges::all_of(made_.matrices, none_in);
+    if (std::ranges::any_of(adapted_, [&](const std::string& name) { return passed_over_.contains(name); }) ||
+        (!none && std::ranges::any_of(made_.matrices, none_in)))
       throw ConfigError(
           cat(origin,
               ": the targets name modules of some layers alone, which is not built; name modules that "
               "every layer has"));
-    if (made_.matrices.empty())
+    if (none)
       throw ConfigError(cat(origin, ": LoRA is built for decoders, and this model is none"));
     made_.rank = lora_.rank;
     made_.scale = lora_.scale();
@@ -112,8 +119,8 @@ class AdapterBuilder {
   const LoraConfig& lora_;
   const bool all_;
   Adapters made_;
-  bool alike_ = true;  // all layers so far
-  std::set<std::string> can_be_, met_;
+  std::set<std::string> can_be_, adapted_, passed_over_;  // last names of modules
+  std::set<std::string> met_;                             // targets
 };
 
 }  // namespace
@@ -186,9 +193,12 @@ Adapters make_adapters(const ModelConfig& config, const ModelLayout& layout, con
 std::vector<std::string> adapted_modules(const Adapters& adapters) {
   constexpr std::string_view kB = ".lora_B.weight";
   std::vector<std::string> modules;
-  for (const ParameterSpec& spec : adapters.units.front().parameters)
-    if (spec.name.ends_with(kB))
-      modules.push_back(last_name(spec.name.substr(0, spec.name.size() - kB.size())));
+  for (const UnitSpec& unit : adapters.units)
+    for (const ParameterSpec& spec : unit.parameters) {
+      if (!spec.name.ends_with(kB)) continue;
+      const std::string name = last_name(spec.name.substr(0, spec.name.size() - kB.size()));
+      if (std::ranges::find(modules, name) == modules.end()) modules.push_back(name);
+    }
   return modules;
 }
 
@@ -210,12 +220,12 @@ at::Tensor initial_adapter_values(const UnitSpec& unit, uint64_t seed) {
   return flat;
 }
 
-void merge_adapters(const UnitSpec& unit, at::Tensor& flat, const UnitSpec& adapter_unit,
-                    const at::Tensor& adapter_flat, const Adapters& adapters) {
+void merge_adapters(const UnitSpec& unit, at::Tensor& flat, const Adapters& adapters, size_t layer,
+                    const at::Tensor& adapter_flat) {
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> weights = bind_weights(flat, unit);
-  const std::vector<at::Tensor> trained = bind_weights(adapter_flat, adapter_unit);
-  for (const AdaptedMatrix& matrix : adapters.matrices)
+  const std::vector<at::Tensor> trained = bind_weights(adapter_flat, adapters.units[layer]);
+  for (const AdaptedMatrix& matrix : adapters.matrices[layer])
     for (size_t part = 0; part < matrix.rows.size(); ++part) {
       const AdaptedRows& rows = matrix.rows[part];
       const at::Tensor a =

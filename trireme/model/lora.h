@@ -57,7 +57,7 @@ std::vector<std::string> lora_targets(const std::string& text);
 Adapters make_adapters(const ModelConfig& config, const ModelLayout& layout, const LoraConfig& lora,
                        const std::string& origin);
 
-// The last names of the modules that are adapted: "q_proj", "k_proj", ...
+// The last names of the modules that are adapted, in any layer: "q_proj", "k_proj", ...
 std::vector<std::string> adapted_modules(const Adapters& adapters);
 
 // "LoRA of rank 16, scale 2, of q_proj, k_proj"
@@ -67,7 +67,7 @@ std::string text_of_lora(const LoraConfig& lora, const std::vector<std::string>&
 at::Tensor initial_adapter_values(const UnitSpec& unit, uint64_t seed);
 
 // W += scale B A, of all that a layer adapts: flat fp32 values of the layer's unit and of its adapters.
-void merge_adapters(const UnitSpec& unit, at::Tensor& flat, const UnitSpec& adapter_unit,
-                    const at::Tensor& adapter_flat, const Adapters& adapters);
+void merge_adapters(const UnitSpec& unit, at::Tensor& flat, const Adapters& adapters, size_t layer,
+                    const at::Tensor& adapter_flat);
 
 }  // namespace trireme

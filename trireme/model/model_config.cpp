@@ -64,9 +64,12 @@ double ModelConfig::softmax_scale() const {
   return 1 / std::sqrt(query_pre_attn_scalar.value_or(static_cast<double>(head_dim)));
 }
 
-double ModelConfig::attention_pairs(int64_t tokens, const SparseBlocks& sparse) const {
-  const double squares = attention_squares(layer_window, tokens);
-  return (causality == Causality::causal ? squares / 2 : squares) * sparse.kept_share(tokens, causality);
+AttentionPairs ModelConfig::attention_pairs(int64_t tokens, const SparseBlocks& sparse) const {
+  std::vector<int64_t> common, full;
+  for (const int64_t window : layer_window) (full_heads && window == 0 ? full : common).push_back(window);
+  const double share =
+      (causality == Causality::causal ? 0.5 : 1) * sparse.kept_share(tokens, causality);
+  return AttentionPairs(attention_squares(common, tokens), attention_squares(full, tokens)) * share;
 }
 
 ModelConfig parse_model_config(const Json& json, const std::string& origin, const ModelFamilies& families) {

@@ -14,6 +14,7 @@
 #include "trireme/base/json.h"
 #include "trireme/kernels/glu_gate.h"
 #include "trireme/kernels/mask.h"
+#include "trireme/model/attention_heads.h"
 
 namespace trireme {
 
@@ -22,7 +23,7 @@ struct ModelFamily;
 using ModelFamilies = std::vector<const ModelFamily*>;
 const ModelFamilies& model_families();  // model_family.h
 
-enum class RopeKind { standard, linear, dynamic_ntk, yarn, llama3 };
+enum class RopeKind { standard, linear, dynamic_ntk, yarn, llama3, proportional };
 // As config.json writes them.
 constexpr auto enum_names(RopeKind) {
   using enum RopeKind;
@@ -30,7 +31,8 @@ constexpr auto enum_names(RopeKind) {
                                             {linear, "linear"},
                                             {dynamic_ntk, "dynamic"},
                                             {yarn, "yarn"},
-                                            {llama3, "llama3"}});
+                                            {llama3, "llama3"},
+                                            {proportional, "proportional"}});
 }
 
 // Queries at position p of a document are multiplied by 1 + beta log(1 + floor(p / original_positions)), so
@@ -55,6 +57,8 @@ struct RopeConfig {
   // llama3
   double low_freq_factor = 1;
   double high_freq_factor = 4;
+  // proportional: the share of a head's pairs, the first ones, that turn, as they would if all did (Gemma 4)
+  double turning_share = 1;
   std::optional<QueryScaling> query_scaling;
 };
 
@@ -71,6 +75,7 @@ struct ModelConfig {
   int64_t num_attention_heads = 0;  // H
   int64_t num_key_value_heads = 0;  // K
   int64_t head_dim = 0;             // D
+  std::optional<AttentionHeads> full_heads;  // of layers without a window, where they have others (Gemma 4)
   int64_t max_position_embeddings = 0;
   // Positions are told to attention by rotating q and k; else a table of max_position_embeddings rows is
   // added to the embedding, and there are none beyond.
@@ -88,10 +93,13 @@ struct ModelConfig {
   bool output_bias = false;  // of the attention's output projection
   bool mlp_bias = false;
   bool qk_norm = false;               // RMS norm of each head's q and k before rotary (Qwen3, Gemma 3)
+  bool v_norm = false;                // and of each head's v, without a weight (Gemma 4)
   bool post_norms = false;            // RMS norm of what attention and the MLP add to x (Gemma 3)
   bool norms_add_one = false;         // RMS norms multiply by 1 + weight (Gemma)
   double embedding_scale = 1;         // rows of words are multiplied by it (Gemma)
+  bool layers_have_scales = false;    // what a layer gives is multiplied by a number that is not trained (Gemma 4)
   GluGate gate = GluGate::silu;       // of a gated MLP
+  double logit_cap = 0;               // logits are cap tanh(logits / cap); 0: as they are (Gemma 4)
   std::vector<int64_t> layer_window;  // one a layer; 0: full attention
   // Fields that ask training to drop activations, with their rates above 0. Nothing here does: evaluation
   // drops none, and training refuses (train_options.h).
@@ -105,8 +113,11 @@ struct ModelConfig {
   std::string whole_type;  // model_type of the model that this is the language model of; else empty
   Json raw;                // the file as read (of a language model inside: its own), which export writes back
 
-  int64_t query_width() const { return num_attention_heads * head_dim; }
-  int64_t key_value_width() const { return num_key_value_heads * head_dim; }
+  AttentionHeads heads() const { return {num_attention_heads, num_key_value_heads, head_dim}; }
+  AttentionHeads heads_of(int64_t layer) const {
+    return full_heads && layer_window[static_cast<size_t>(layer)] == 0 ? *full_heads : heads();
+  }
+  AttentionHeads heads_of_full_attention() const { return full_heads.value_or(heads()); }
   double softmax_scale() const;  // scores are q k' times it
   bool has_window_rope(int64_t layer) const {
     return window_rope && layer_window[static_cast<size_t>(layer)] > 0;
@@ -115,10 +126,10 @@ struct ModelConfig {
   bool shifts_labels() const { return causality == Causality::causal; }
   // Those that every family has, under config.json's names.
   std::vector<std::pair<const char*, int64_t>> sizes() const;
-  // Pairs of query and key that one head of every layer computes, all layers together, for a document of
-  // `tokens`: half of the square where attention is causal, all of it where it is full, less where a window
+  // Pairs of query and key that one head of every layer computes, all layers of a kind together, for a
+  // document of `tokens`: half of the square where attention is causal, all of it where it is full, less where a window
   // is; in block-sparse attention the share of the blocks that the layout of a sample of so many tokens has.
-  double attention_pairs(int64_t tokens, const SparseBlocks& sparse = {}) const;
+  AttentionPairs attention_pairs(int64_t tokens, const SparseBlocks& sparse = {}) const;
 };
 
 // `origin` is named in errors; `families` are those that may be meant.

@@ -24,6 +24,8 @@ struct ParameterSpec {
   // In exact arithmetic the gradient is zero, and what is computed is rounding: the bias of k without rotary
   // adds the same to all scores of a query, which softmax does not see.
   bool gradient_vanishes = false;
+  // A number of the model that is not trained: nothing is added to its gradient.
+  bool stays = false;
   std::string other_name = {};    // under which a file may hold it instead
   std::string missing_hint = {};  // what the user can do about a file that lacks it
 };
@@ -86,7 +88,7 @@ struct AdaptedMatrix {
 };
 struct Adapters {
   std::vector<UnitSpec> units;          // of each layer; empty: the model itself is trained
-  std::vector<AdaptedMatrix> matrices;  // alike in all layers
+  std::vector<std::vector<AdaptedMatrix>> matrices;  // of each layer
   int64_t rank = 0;                     // r
   double scale = 0;
 };

@@ -13,7 +13,7 @@ RopeKind parse_kind(const ConfigKeys& rope) {
   for (const auto& [kind, name] : enum_names(RopeKind{}))
     if (type == name) return kind;
   rope.refuse(rope.has("rope_type") ? "rope_type" : "type",
-              "only default, linear, dynamic, yarn and llama3 are supported");
+              "only default, linear, dynamic, yarn, llama3 and proportional are supported");
 }
 
 double required_number(const ConfigKeys& rope, const char* key) {
@@ -80,12 +80,11 @@ RopeConfig parse_rope(const ConfigKeys& keys, const ConfigKeys& rope, const Mode
       rope.refuse(name, "rotary parameters that differ from layer to layer are not supported here");
   rope.refuse_unless_absent({"mrope_section", "mrope_interleaved", "short_factor", "long_factor"},
                             "this rotary embedding is not supported");
-  if (rope.number("partial_rotary_factor", 1) != 1)
-    rope.refuse("partial_rotary_factor", "rotating a part of each head is not supported");
-
   const char* const kExpected = "expected more than 1";
   RopeConfig result;
   result.kind = parse_kind(rope);
+  if (result.kind != RopeKind::proportional && rope.number(kTurningShare, 1) != 1)
+    rope.refuse(kTurningShare, "rotating a part of each head is supported as rope_type proportional alone");
   result.theta =
       rope.has("rope_theta") ? rope.number("rope_theta", 0) : keys.number(beside.theta, beside.silent_theta);
   if (!(result.theta > 1))
@@ -116,6 +115,13 @@ RopeConfig parse_rope(const ConfigKeys& keys, const ConfigKeys& rope, const Mode
       result.original_max_position_embeddings = original_length(keys, rope, config, beside);
       parse_llama3(rope, result);
       break;
+    case RopeKind::proportional:
+      result.original_max_position_embeddings = original_length(keys, rope, config, beside);
+      if (rope.has("factor")) result.factor = scaling_factor(rope);
+      result.turning_share = rope.number(kTurningShare, 1);
+      if (!(result.turning_share > 0 && result.turning_share <= 1))
+        rope.refuse(kTurningShare, "expected more than 0, at most 1");
+      break;
   }
   return result;
 }
@@ -135,6 +141,23 @@ const Json& empty_object() {
   return empty;
 }
 
+ConfigKeys keys_of_types(const ConfigKeys& keys) {
+  const Json& types =
+      is_filled(keys.json(), "rope_parameters") ? keys.json()["rope_parameters"] : empty_object();
+  const ConfigKeys of_types(types, keys.origin(), "rope_parameters.");
+  for (const auto& [name, value] : types.items())
+    if (name != kFullAttention && name != kSlidingAttention)
+      of_types.refuse(name, cat("expected ", kFullAttention, " and ", kSlidingAttention, ", an object each"));
+  return of_types;
+}
+
+// Of a model that was stretched before it was published: its positions are those that it reaches.
+void set_stretched(const ConfigKeys& rope, const ModelConfig& config, RopeConfig& full) {
+  if ((full.kind == RopeKind::linear || full.kind == RopeKind::proportional) && !rope.has(kOriginalPositions))
+    full.original_max_position_embeddings = std::max<int64_t>(
+        1, std::llround(static_cast<double>(config.max_position_embeddings) / full.factor));
+}
+
 }  // namespace
 
 bool is_filled(const Json& config, const char* key) {
@@ -147,10 +170,10 @@ const char* rope_key(const Json& config) {
 }
 
 std::vector<std::string> rope_keys() {
-  return {"rope_type",       "type",      "rope_theta",      "factor",
-          "beta_fast",       "beta_slow", "mscale",          "attention_factor",
-          "mscale_all_dim",  "truncate",  "low_freq_factor", "high_freq_factor",
-          kOriginalPositions};
+  return {"rope_type",        "type",       "rope_theta",      "factor",
+          "beta_fast",        "beta_slow",  "mscale",          "attention_factor",
+          "mscale_all_dim",   "truncate",   "low_freq_factor", "high_freq_factor",
+          kOriginalPositions, kTurningShare};
 }
 
 RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config, const RopeOfFamily& family) {
@@ -169,12 +192,8 @@ RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config, 
 }
 
 LayerRopes parse_layer_ropes(const ConfigKeys& keys, const ModelConfig& config) {
-  const Json& types =
-      is_filled(keys.json(), "rope_parameters") ? keys.json()["rope_parameters"] : empty_object();
-  const ConfigKeys of_types(types, keys.origin(), "rope_parameters.");
-  for (const auto& [name, value] : types.items())
-    if (name != kFullAttention && name != kSlidingAttention)
-      of_types.refuse(name, cat("expected ", kFullAttention, " and ", kSlidingAttention, ", an object each"));
+  const ConfigKeys of_types = keys_of_types(keys);
+  const Json& types = of_types.json();
   const auto of_type = [&](const char* type) {
     return ConfigKeys(is_filled(of_types.json(), type) ? types[type] : empty_object(), keys.origin(),
                       cat("rope_parameters.", type, "."));
@@ -189,11 +208,33 @@ LayerRopes parse_layer_ropes(const ConfigKeys& keys, const ModelConfig& config) 
   LayerRopes ropes{
       parse_rope(keys, full, config, {"rope_theta", 1'000'000, false}),
       parse_rope(keys, of_type(kSlidingAttention), config, {"rope_local_base_freq", 10000, false})};
-  // Gemma 3 was stretched before it was published: its positions are those that it reaches.
-  if (ropes.full.kind == RopeKind::linear && !full.has(kOriginalPositions))
-    ropes.full.original_max_position_embeddings = std::max<int64_t>(
-        1, std::llround(static_cast<double>(config.max_position_embeddings) / ropes.full.factor));
+  set_stretched(full, config, ropes.full);
   return ropes;
+}
+
+LayerRopes parse_said_layer_ropes(const ConfigKeys& keys, const ModelConfig& config) {
+  keys.refuse_unless_absent({"rope_scaling", "rope_theta", "rope_local_base_freq"},
+                            "transformers passes it over in this family; write rope_parameters");
+  const ConfigKeys of_types = keys_of_types(keys);
+  const auto of_type = [&](const char* type) {
+    if (!is_filled(of_types.json(), type)) of_types.refuse(type, "expected an object");
+    ConfigKeys rope(of_types.json()[type], keys.origin(), cat("rope_parameters.", type, "."));
+    if (!rope.has("rope_theta")) rope.refuse("rope_theta", "this family needs it");
+    return rope;
+  };
+  const ConfigKeys full = of_type(kFullAttention);
+  LayerRopes ropes{parse_rope(keys, full, config, {.original_length = false}),
+                   parse_rope(keys, of_type(kSlidingAttention), config, {.original_length = false})};
+  set_stretched(full, config, ropes.full);
+  return ropes;
+}
+
+const Json& gemma4_rope_parameters() {
+  static const Json silent = {
+      {kFullAttention,
+       {{"rope_type", "proportional"}, {kTurningShare, 0.25}, {"rope_theta", 1'000'000.0}}},
+      {kSlidingAttention, {{"rope_type", "default"}, {"rope_theta", 10'000.0}}}};
+  return silent;
 }
 
 }  // namespace trireme

@@ -9,6 +9,7 @@ namespace trireme {
 
 inline constexpr const char* kOriginalPositions = "original_max_position_embeddings";
 inline constexpr const char* kQueryScalingBeta = "llama_4_scaling_beta";
+inline constexpr const char* kTurningShare = "partial_rotary_factor";
 
 bool is_filled(const Json& config, const char* key);  // neither absent, null, nor an empty object
 // The key of the rope dictionary that is read: the older one where it is filled.
@@ -34,5 +35,9 @@ struct LayerRopes {
   RopeConfig full, sliding;
 };
 LayerRopes parse_layer_ropes(const ConfigKeys& keys, const ModelConfig& config);
+// Of a model that reads `rope_parameters` alone, where each type of layer says all (Gemma 4).
+LayerRopes parse_said_layer_ropes(const ConfigKeys& keys, const ModelConfig& config);
+// What Gemma 4 has where its file says nothing.
+const Json& gemma4_rope_parameters();
 
 }  // namespace trireme

@@ -93,7 +93,7 @@ Json scaling_of(const std::string& text, const ModelConfig& before) {
   if (text.starts_with('{') || kind_of(rope, text) != before.rope.kind) return rope;
   const Json own = own_rope(before);
   for (const char* key : {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor",
-                          "truncate", "low_freq_factor", "high_freq_factor"})
+                          "truncate", "low_freq_factor", "high_freq_factor", kTurningShare})
     if (own.contains(key)) rope[key] = own[key];
   return rope;
 }
@@ -132,7 +132,7 @@ void set_positions(Json& json, Json& rope, const ModelConfig& before, RopeKind k
   json["max_position_embeddings"] = positions;
   // transformers warns of a key that linear scaling does not read inside, and none is read beside it. Of a
   // model with several rotary embeddings no key beside them is read, and the factor tells it.
-  if (kind != RopeKind::linear)
+  if (kind != RopeKind::linear && kind != RopeKind::proportional)
     rope[kOriginalPositions] = original;
   else if (!before.window_rope)
     json[kOriginalPositions] = original;
@@ -145,6 +145,14 @@ void check_layers_to_override(const ModelConfig& config) {
     throw ConfigError(
         "--rope_scaling and --rope_theta change the layers with full attention, and every layer of this "
         "model slides over a window; for a longer sequence raise max_position_embeddings of its config.json");
+}
+
+// Another kind would turn all of each head.
+void check_kind(const ModelConfig& config, RopeKind kind) {
+  if (config.rope.kind != RopeKind::proportional || kind == config.rope.kind) return;
+  throw ConfigError(cat("--rope_scaling: this model turns ", number_text(config.rope.turning_share),
+                        " of the pairs of each head, which ", name_of(kind),
+                        " does not know; expected proportional with its factor, as in proportional:4"));
 }
 
 // They keep the embedding that they have; one that is made of max_position_embeddings would become another.
@@ -197,6 +205,7 @@ ModelConfig with_rope(const ModelConfig& config, const RopeOverride& override) {
   if (!override.scaling.empty()) {
     rope = scaling_of(override.scaling, config);
     kind = kind_of(rope, override.scaling);
+    check_kind(config, kind);
     json.erase(kOriginalPositions);
     set_positions(json, rope, config, kind);
     if (rope.contains("rope_theta")) {
@@ -211,7 +220,9 @@ ModelConfig with_rope(const ModelConfig& config, const RopeOverride& override) {
   }
   if (config.rope.query_scaling) keep_query_scaling(rope, *config.rope.query_scaling);
   theta = override.theta.value_or(theta);
-  if (kind == RopeKind::standard && override.theta) {
+  const bool unstretched = kind == RopeKind::standard ||
+                           (kind == RopeKind::proportional && rope.value("factor", Json(1)) == 1);
+  if (unstretched && override.theta) {
     const Json positions = json.value("max_position_embeddings", Json());
     json["max_position_embeddings"] =
         std::max(positions.is_null() ? config.max_position_embeddings : positions.get<int64_t>(),
@@ -252,8 +263,9 @@ int64_t position_reach(const ModelConfig& config) {
 
 std::string rope_scaling_to_reach(const ModelConfig& config, int64_t tokens) {
   const int64_t original = original_positions(config);
-  const bool linear = config.window_rope && config.rope.kind == RopeKind::linear;
-  return cat(linear ? "linear:" : "yarn:", (tokens + original - 1) / original);
+  const RopeKind kind = config.rope.kind;
+  const bool keeps = kind == RopeKind::proportional || (config.window_rope && kind == RopeKind::linear);
+  return cat(name_of(keeps ? kind : RopeKind::yarn), ":", (tokens + original - 1) / original);
 }
 
 std::string rope_text(const ModelConfig& config) {

@@ -21,14 +21,19 @@ at::Tensor plain(int64_t head_dim, double theta) {
 }
 
 // The base grows with the length of the sequence, from its first token on.
-at::Tensor dynamic_ntk(const ModelConfig& config, const RopeConfig& rope, int64_t sequence_tokens) {
-  const int64_t plain_tokens = config.max_position_embeddings;
-  if (sequence_tokens <= plain_tokens) return plain(config.head_dim, rope.theta);
-  const double dim = static_cast<double>(config.head_dim);
+at::Tensor dynamic_ntk(const RopeConfig& rope, int64_t head_dim, int64_t plain_tokens,
+                       int64_t sequence_tokens) {
+  if (sequence_tokens <= plain_tokens) return plain(head_dim, rope.theta);
+  const double dim = static_cast<double>(head_dim);
   at::Tensor stretch = at::scalar_tensor(sequence_tokens, at::kLong).mul(rope.factor).div(plain_tokens);
   stretch = stretch.sub(rope.factor - 1).pow(dim / (dim - 2));
   const at::Tensor base = stretch.mul(rope.theta);
-  return at::reciprocal(at::pow(base, exponents_of(config.head_dim)));
+  return at::reciprocal(at::pow(base, exponents_of(head_dim)));
+}
+
+// Of a head's D / 2.
+int64_t turning_pairs(const RopeConfig& rope, int64_t head_dim) {
+  return static_cast<int64_t>(rope.turning_share * static_cast<double>(head_dim)) / 2;
 }
 
 // Number of the pair that turns `rotations` times within the original length (arXiv 2309.00071, section 3.2).
@@ -83,19 +88,29 @@ at::Tensor llama3(int64_t head_dim, const RopeConfig& rope) {
   return at::where(between, blended, scaled);
 }
 
-at::Tensor inverse_frequencies(const ModelConfig& config, const RopeConfig& rope, int64_t sequence_tokens) {
-  const int64_t head_dim = config.head_dim;
+// The others stand still, as if their wavelength had no end.
+at::Tensor proportional(int64_t head_dim, const RopeConfig& rope) {
+  const int64_t turning = turning_pairs(rope, head_dim);
+  at::Tensor inverse = plain(head_dim, rope.theta);
+  inverse.narrow(0, turning, head_dim / 2 - turning).zero_();
+  return inverse.div(rope.factor);
+}
+
+at::Tensor inverse_frequencies(const ModelConfig& config, const RopeConfig& rope, int64_t head_dim,
+                               int64_t sequence_tokens) {
   switch (rope.kind) {
     case RopeKind::standard:
       return plain(head_dim, rope.theta);
     case RopeKind::linear:
       return plain(head_dim, rope.theta).div(rope.factor);
     case RopeKind::dynamic_ntk:
-      return dynamic_ntk(config, rope, sequence_tokens);
+      return dynamic_ntk(rope, head_dim, config.max_position_embeddings, sequence_tokens);
     case RopeKind::yarn:
       return yarn(head_dim, rope);
     case RopeKind::llama3:
       return llama3(head_dim, rope);
+    case RopeKind::proportional:
+      return proportional(head_dim, rope);
   }
   throw InternalError("unknown rope kind");
 }
@@ -107,19 +122,19 @@ at::Tensor query_scale(const QueryScaling& scaling, const at::Tensor& positions)
 
 }  // namespace
 
-RotaryFrequencies rotary_frequencies(const ModelConfig& config, const RopeConfig& rope,
+RotaryFrequencies rotary_frequencies(const ModelConfig& config, const RopeConfig& rope, int64_t head_dim,
                                      int64_t sequence_tokens) {
   const at::NoGradGuard no_grad;
-  RotaryFrequencies result{inverse_frequencies(config, rope, sequence_tokens)};
+  RotaryFrequencies result{inverse_frequencies(config, rope, head_dim, sequence_tokens)};
   if (rope.kind == RopeKind::yarn) result.attention_scaling = yarn_attention_scaling(rope);
   return result;
 }
 
-RotaryTable make_rotary_table(const ModelConfig& config, const RopeConfig& rope, int64_t sequence_tokens,
-                              const at::Tensor& positions) {
+RotaryTable make_rotary_table(const ModelConfig& config, const RopeConfig& rope, int64_t head_dim,
+                              int64_t sequence_tokens, const at::Tensor& positions) {
   const at::NoGradGuard no_grad;
   if (!config.rotates) return {};
-  const RotaryFrequencies frequencies = rotary_frequencies(config, rope, sequence_tokens);
+  const RotaryFrequencies frequencies = rotary_frequencies(config, rope, head_dim, sequence_tokens);
   const at::Tensor inverse = frequencies.inverse.to(positions.device());
   const at::Tensor angles = positions.to(at::kFloat).unsqueeze(1).mul(inverse);
   RotaryTable table{angles.cos().mul(frequencies.attention_scaling),

@@ -15,14 +15,15 @@ std::vector<at::Tensor> bind_weights(const at::Tensor& flat, const UnitSpec& uni
   return weights;
 }
 
-void UnitWeights::adapt(const at::Tensor& flat, const UnitSpec& unit, const Adapters& adapters) {
-  adapter_tensors_ = bind_weights(flat, unit);
+void UnitWeights::adapt(const at::Tensor& flat, const Adapters& adapters, size_t layer) {
+  adapter_tensors_ = bind_weights(flat, adapters.units[layer]);
   adapters_ = &adapters;
+  layer_ = layer;
 }
 
 const AdaptedMatrix* UnitWeights::adapted(size_t slot) const {
   if (adapters_ == nullptr) return nullptr;
-  for (const AdaptedMatrix& matrix : adapters_->matrices)
+  for (const AdaptedMatrix& matrix : adapters_->matrices[layer_])
     if (matrix.slot == slot) return &matrix;
   return nullptr;
 }

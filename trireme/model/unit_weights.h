@@ -22,7 +22,7 @@ class UnitWeights {
   at::ScalarType dtype() const { return tensors_.front().scalar_type(); }
 
   // Of a layer: the flat values of its adapters (LoRA), of the same dtype. `adapters` outlives this.
-  void adapt(const at::Tensor& flat, const UnitSpec& unit, const Adapters& adapters);
+  void adapt(const at::Tensor& flat, const Adapters& adapters, size_t layer);
   // What is trained beside the matrix of a slot: null where nothing is.
   const AdaptedMatrix* adapted(size_t slot) const;
   double adapter_scale() const { return adapters_->scale; }
@@ -33,6 +33,7 @@ class UnitWeights {
  private:
   std::vector<at::Tensor> tensors_, adapter_tensors_;
   const Adapters* adapters_ = nullptr;
+  size_t layer_ = 0;
 };
 
 std::vector<at::Tensor> bind_weights(const at::Tensor& flat, const UnitSpec& unit);

@@ -65,8 +65,8 @@ struct RunSettings {
 struct PlanRequest {
   std::string model_name;
   ModelSizes model;
-  // Of one head, all layers together, for a document of so many tokens (ModelConfig::attention_pairs).
-  std::function<double(int64_t)> attention_pairs;
+  // Of one head, for a document of so many tokens (ModelConfig::attention_pairs).
+  std::function<AttentionPairs(int64_t)> attention_pairs;
   HardwareProfile hardware;
   int devices = 1;
   int64_t tokens = 0;           // of a sample; 0 with Objective::length
@@ -82,11 +82,12 @@ struct PlanRequest {
   bool allow_disk = false;     // offload to a disk is searched too
 
   // Of a sample of `sample_tokens`.
-  double pairs_of_sample(int64_t sample_tokens) const {
+  AttentionPairs pairs_of_sample(int64_t sample_tokens) const {
     if (document_tokens <= 0 || document_tokens >= sample_tokens) return attention_pairs(sample_tokens);
     const int64_t whole = sample_tokens / document_tokens, rest = sample_tokens % document_tokens;
-    return static_cast<double>(whole) * attention_pairs(document_tokens) +
-           (rest > 0 ? attention_pairs(rest) : 0);
+    AttentionPairs pairs = attention_pairs(document_tokens) * static_cast<double>(whole);
+    if (rest > 0) pairs += attention_pairs(rest);
+    return pairs;
   }
 };
 

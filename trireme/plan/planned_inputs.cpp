@@ -1,5 +1,7 @@
 #include "trireme/plan/planned_inputs.h"
 
+#include <tuple>
+
 #include "trireme/attention/head_shares.h"
 #include "trireme/forecast/device_kernels.h"
 #include "trireme/forecast/sequence_ranks.h"
@@ -63,10 +65,15 @@ ForecastInputs planned_inputs(const PlanRequest& request, const Configuration& c
 
 int fullest_sequence_rank(const ModelSizes& model, const Configuration& configuration) {
   const HeadShares heads = share_heads(model.heads, model.kv_heads, configuration.ulysses);
+  // Query heads are shared alike in all layers.
+  const HeadShares full = model.full_heads ? share_heads(model.full_heads->query, model.full_heads->key_value,
+                                                         configuration.ulysses)
+                                           : heads;
   int fullest = 0;
   const auto size = [&](int rank) {
     const auto at_rank = static_cast<size_t>(rank);
-    return std::pair(heads.query[at_rank].size(), heads.key_value[at_rank].size());
+    return std::tuple(heads.query[at_rank].size(), heads.key_value[at_rank].size(),
+                      full.key_value[at_rank].size());
   };
   for (int rank = 1; rank < configuration.ulysses; ++rank)
     if (size(rank) > size(fullest)) fullest = rank;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "trireme/attention/exchange_bytes.h"
+#include "trireme/forecast/layer_kinds.h"
 #include "trireme/forecast/memory_timeline.h"
 #include "trireme/forecast/store_bytes.h"
 #include "trireme/kernels/token_tiles.h"
@@ -25,17 +26,17 @@ struct LayerProducts {
   double adapted_share = 0;  // of what LoRA of all of them would be
 
   explicit LayerProducts(const ModelSizes& model) {
-    const int64_t query = model.heads * model.head_dim, all = query + 2 * model.kv_heads * model.head_dim;
+    const AttentionHeads heads = model.common_heads();
     const int64_t halves = model.tiles == TileFormula::encoder ? 1 : 2;
-    qkv = {model.hidden, all};
-    out = {query, model.hidden};
+    qkv = {model.hidden, heads.projected_width()};
+    out = {heads.query_width(), model.hidden};
     router = {model.hidden, model.experts};
     const auto mlps = static_cast<double>(model.mlps_per_token());
     const double rows_share = 1 / model.tokens_per_expert_row();
     gate_up = {model.hidden, halves * model.intermediate, mlps, rows_share};
     down = {model.intermediate, model.hidden, mlps, rows_share};
     if (!model.adapted()) return;
-    qkv.adapted = 3, out.adapted = 1;
+    qkv.adapted = heads.keys_are_values ? 2 : 3, out.adapted = 1;
     if (model.experts == 0) gate_up.adapted = 2, down.adapted = 1;
     int64_t of_all = 0;
     for (const Sides& sides : {qkv, out, gate_up, down})
@@ -52,6 +53,33 @@ LayerProducts::Sides head_dense(const ModelSizes& model) {
   return {model.hidden, model.hidden};
 }
 
+// Of one kind of layers.
+struct KindWork {
+  LayerProducts products;
+  AttentionHeads heads;
+  int64_t rank_heads;
+  int64_t unit_elements;  // of a layer
+  double pairs;           // of one head of a layer
+  UlyssesExchangeBytes ulysses{};
+  ExchangeBytes ring{};
+
+  KindWork(const ForecastInputs& inputs, double pairs_of_layers)
+      : products(inputs.model),
+        heads(inputs.model.common_heads()),
+        rank_heads(inputs.rank_heads),
+        unit_elements(inputs.model.unit_elements[1]),
+        pairs(pairs_of_layers / static_cast<double>(inputs.model.layers)) {
+    const HeadShares shares = share_heads(heads.query, heads.key_value, inputs.ulysses);
+    const SampleLayout layout{inputs.tokens, inputs.ulysses, inputs.ring};
+    const ExchangeExtents extents{inputs.batch, heads.width, inputs.storage_bytes, kFloat_bytes,
+                                  inputs.head_chunks};
+    if (inputs.ulysses > 1) ulysses = ulysses_exchange_bytes(extents, layout, shares, inputs.sp_rank);
+    if (inputs.ring > 1)
+      ring = (inputs.gathers_keys ? gather_exchange_bytes : ring_exchange_bytes)(extents, layout, shares,
+                                                                                 inputs.sp_rank);
+  }
+};
+
 class Counter {
  public:
   explicit Counter(const PlannedStep& step)
@@ -59,18 +87,18 @@ class Counter {
         in_(step.inputs),
         trained_(trained_inputs(step.inputs)),
         model_(step.inputs.model),
-        products_(model_),
         rows_(static_cast<double>(in_.batch * in_.shard_tokens)),
         tile_rows_(static_cast<double>(largest_tile(in_.batch * in_.shard_tokens, in_.tile_tokens))),
         head_rows_(static_cast<double>(largest_tile(in_.batch * in_.shard_tokens, in_.logits_tile_tokens))) {
-    const HeadShares heads = share_heads(model_.heads, model_.kv_heads, in_.ulysses);
-    const SampleLayout layout{in_.tokens, in_.ulysses, in_.ring};
-    const ExchangeExtents extents{in_.batch, model_.head_dim, in_.storage_bytes, kFloat_bytes,
-                                  in_.head_chunks};
-    if (in_.ulysses > 1) ulysses_ = ulysses_exchange_bytes(extents, layout, heads, in_.sp_rank);
-    if (in_.ring > 1)
-      ring_ = (in_.gathers_keys ? gather_exchange_bytes : ring_exchange_bytes)(extents, layout, heads,
-                                                                               in_.sp_rank);
+    LayerKinds kinds = layer_kinds(in_);
+    kind_of_layer_ = std::move(kinds.of_layer);
+    const AttentionPairs& pairs = step.attention_pairs;
+    if (kinds.inputs.size() == 1) {
+      kinds_.emplace_back(kinds.inputs[0], pairs.common + pairs.full);  // one of them is 0
+    } else {
+      kinds_.emplace_back(kinds.inputs[0], pairs.common);
+      kinds_.emplace_back(kinds.inputs[1], pairs.full);
+    }
   }
 
   StepWork run() {
@@ -93,12 +121,12 @@ class Counter {
  private:
   double m() const { return static_cast<double>(model_.hidden); }
   // Values of a token.
-  double query_width() const { return static_cast<double>(model_.heads * model_.head_dim); }
-  double turned_width() const {
-    return static_cast<double>((model_.heads + model_.kv_heads) * model_.head_dim);
-  }
-  double qkv_width() const {
-    return static_cast<double>((model_.heads + 2 * model_.kv_heads) * model_.head_dim);
+  double query_width() const { return static_cast<double>(kind_->heads.query_width()); }
+  double key_width() const { return static_cast<double>(kind_->heads.key_value_width()); }
+  double turned_width() const { return query_width() + key_width(); }
+  double qkv_width() const { return query_width() + 2 * key_width(); }
+  double normed_width() const {  // of heads
+    return (model_.qk_norm ? turned_width() : 0) + (model_.v_norm ? key_width() : 0);
   }
   // Of its rows for experts, which are hidden wide.
   double rows_width() const { return static_cast<double>(model_.mlps_per_token() * model_.hidden); }
@@ -141,8 +169,8 @@ class Counter {
     if (sides.adapted == 0) return;
     const auto rank = static_cast<double>(model_.adapter_rank);
     const double elements = rank * static_cast<double>(sides.adapted * sides.k + sides.n);
-    add(WorkKind::matmul, rank, tile_rows_, products_.adapted_share * products * 2 * rows_ * elements);
-    token_wise(WorkKind::copy, products_.adapted_share * values / 2);
+    add(WorkKind::matmul, rank, tile_rows_, kind_->products.adapted_share * products * 2 * rows_ * elements);
+    token_wise(WorkKind::copy, kind_->products.adapted_share * values / 2);
   }
   // d(input) and d(weight)
   void product_backward(const LayerProducts::Sides& sides) {
@@ -154,7 +182,7 @@ class Counter {
   // Probabilities of the router's logits; rows are brought side by side.
   void route(bool has_logits) {
     if (model_.experts == 0) return;
-    if (!has_logits) product(products_.router);
+    if (!has_logits) product(kind_->products.router);
     token_wise(WorkKind::copy, 2 * static_cast<double>(model_.experts) + rows_width());
   }
   // Each token's rows are added up in fp32.
@@ -174,18 +202,18 @@ class Counter {
   void attend(WorkKind kind, double flops_a_pair_and_value) {
     const double document =
         step_.document_tokens > 0 ? step_.document_tokens : static_cast<double>(in_.tokens);
-    const double pairs = step_.attention_pairs * static_cast<double>(in_.batch * in_.rank_heads) /
-                         static_cast<double>(model_.layers * in_.ring);
-    add(kind, document / in_.ring, static_cast<double>(model_.head_dim),
-        flops_a_pair_and_value * static_cast<double>(model_.head_dim) * pairs);
+    const double pairs =
+        kind_->pairs * static_cast<double>(in_.batch * kind_->rank_heads) / static_cast<double>(in_.ring);
+    const auto width = static_cast<double>(kind_->heads.width);
+    add(kind, document / in_.ring, width, flops_a_pair_and_value * width * pairs);
   }
 
   void project() {
     token_wise(WorkKind::norm, m());
-    product(products_.qkv);
+    product(kind_->products.qkv);
     if (model_.rotary_tables > 0) token_wise(WorkKind::rotation, turned_width());
     scale_queries();
-    if (model_.qk_norm) token_wise(WorkKind::norm, turned_width());
+    if (normed_width() > 0) token_wise(WorkKind::norm, normed_width());
     if (!chunked()) send_qkv();
   }
   void scale_queries() {
@@ -194,15 +222,15 @@ class Counter {
   // With head chunks attention itself sends q, k and v, in backward again: they are kept by tokens.
   bool chunked() const { return in_.head_chunks > 1; }
   void send_qkv() {
-    send(TrafficKind::ulysses, in_.head_chunks, static_cast<double>(ulysses_.qkv_to_heads));
+    send(TrafficKind::ulysses, in_.head_chunks, static_cast<double>(kind_->ulysses.qkv_to_heads));
     if (in_.ulysses > 1) token_wise(WorkKind::copy, qkv_width());
   }
   void attention_forward() {
     if (chunked()) send_qkv();
     attend(WorkKind::attention_forward, 4);
     add_up_rounds(query_width(), 5 * kFloat_bytes);  // o of the sum is read twice and written twice
-    send(TrafficKind::ring, ring_calls(), static_cast<double>(ring_.forward));
-    send(TrafficKind::ulysses, in_.head_chunks, static_cast<double>(ulysses_.o_to_seq));
+    send(TrafficKind::ring, ring_calls(), static_cast<double>(kind_->ring.forward));
+    send(TrafficKind::ulysses, in_.head_chunks, static_cast<double>(kind_->ulysses.o_to_seq));
     if (in_.ulysses > 1) token_wise(WorkKind::copy, query_width());
   }
   // attention/ring_attention.cpp: each round's results are added to fp32 sums, after a GPU's 16 bits are
@@ -216,13 +244,13 @@ class Counter {
   double ring_calls() const { return static_cast<double>(in_.gathers_keys ? 1 : in_.ring - 1); }
 
   void residual_after_attention() {
-    product(products_.out);
+    product(kind_->products.out);
     token_wise(WorkKind::copy, m());  // what the product is added to
     post_norm();
   }
   void down() {
     token_wise(WorkKind::activation, act_width());
-    product(products_.down);
+    product(kind_->products.down);
     sum_rows();
   }
   // The last norm's backward reads what down made.
@@ -239,7 +267,7 @@ class Counter {
     residual_after_attention();
     token_wise(WorkKind::norm, m());
     route(/*has_logits=*/false);
-    product(products_.gate_up);
+    product(kind_->products.gate_up);
     down();
     post_norm();
     token_wise(WorkKind::copy, m());
@@ -252,12 +280,17 @@ class Counter {
     gather_layer();
   }
 
+  const KindWork* kind_of(int64_t layer) const {
+    return &kinds_[kind_of_layer_.at(static_cast<size_t>(layer))];
+  }
   // Layers that do the same are counted once, so many times.
   void forward_of_layers() {
     const auto slots = [&](int64_t layer) { return in_.recompute.kept_by_forward(layer).reset(kX); };
     for (int64_t layer = 0, end = 0; layer < in_.recompute.layers; layer = end) {
-      while (end < in_.recompute.layers && slots(end) == slots(layer)) ++end;
+      while (end < in_.recompute.layers && slots(end) == slots(layer) && kind_of(end) == kind_of(layer))
+        ++end;
       times_ = static_cast<double>(end - layer);
+      kind_ = kind_of(layer);
       forward(/*has_o=*/false, slots(layer));
     }
     times_ = 1;
@@ -266,7 +299,9 @@ class Counter {
     const RecomputePlan& plan = in_.recompute;
     const auto does_as = [&](int64_t begin, int64_t end, int64_t before) {
       for (int64_t layer = begin; layer < end; ++layer)
-        if (plan.kept_by_forward(layer) != plan.kept_by_forward(layer - before)) return false;
+        if (plan.kept_by_forward(layer) != plan.kept_by_forward(layer - before) ||
+            kind_of(layer) != kind_of(layer - before))
+          return false;
       return true;
     };
     for (int64_t end = plan.layers; end > 0;) {
@@ -284,11 +319,14 @@ class Counter {
 
   void backward_of_group(int64_t begin, int64_t end) {
     const RecomputePlan& plan = in_.recompute;
-    for (int64_t layer = begin; layer + 1 < end; ++layer)
+    for (int64_t layer = begin; layer + 1 < end; ++layer) {
+      kind_ = kind_of(layer);
       forward(plan.kept_by_forward(layer)[kO], plan.kept_by_rerun(layer));
+    }
     for (int64_t layer = end - 1; layer >= begin; --layer) {
       SavedSlots slots = plan.kept_by_forward(layer);
       if (layer + 1 < end) slots |= plan.kept_by_rerun(layer);
+      kind_ = kind_of(layer);
       backward(slots);
     }
   }
@@ -303,38 +341,38 @@ class Counter {
       post_norm();
     token_wise(WorkKind::norm, m());
     route(slots[kGateUp]);
-    if (!slots[kGateUp]) product(products_.gate_up);
+    if (!slots[kGateUp]) product(kind_->products.gate_up);
     if (!slots[kGateUp] && downs_again()) down();
     if (model_.post_norms) token_wise(WorkKind::norm_backward, 2 * m());
     token_wise(WorkKind::activation_backward, act_width());
     if (model_.experts > 0)  // dy by rows, then times the weights; act times d(act)
       token_wise(WorkKind::copy, 2 * rows_width() + 2 * act_width());
-    product_backward(products_.down);
-    product_backward(products_.gate_up);
-    if (model_.experts > 0) product_backward(products_.router);
+    product_backward(kind_->products.down);
+    product_backward(kind_->products.gate_up);
+    if (model_.experts > 0) product_backward(kind_->products.router);
     sum_rows();
     token_wise(WorkKind::copy, 2 * m());  // dy, and d(x)
     token_wise(WorkKind::norm_backward, m());
-    product_backward(products_.out);
+    product_backward(kind_->products.out);
     if (chunked()) send_qkv();
     // do, and o where it is not there by heads
     const int sent = chunked() || (slots[kO] && !slots[kOHeads]) ? 2 : 1;
-    send(TrafficKind::ulysses, in_.head_chunks, static_cast<double>(sent * ulysses_.do_to_heads));
+    send(TrafficKind::ulysses, in_.head_chunks, static_cast<double>(sent * kind_->ulysses.do_to_heads));
     attend(WorkKind::attention_backward, 10);
     add_up_rounds(qkv_width(), 3 * kFloat_bytes);
-    send(TrafficKind::ring, 2 * ring_calls(), static_cast<double>(ring_.backward));
-    send(TrafficKind::ulysses, in_.head_chunks, static_cast<double>(ulysses_.dqkv_to_seq));
+    send(TrafficKind::ring, 2 * ring_calls(), static_cast<double>(kind_->ring.backward));
+    send(TrafficKind::ulysses, in_.head_chunks, static_cast<double>(kind_->ulysses.dqkv_to_seq));
     token_wise(WorkKind::copy, qkv_width());  // dq, dk and dv are joined
     if (in_.ulysses > 1)                      // packed and, key by key, added up
       token_wise(WorkKind::copy, static_cast<double>(sent) * query_width() + 2 * qkv_width());
     token_wise(WorkKind::norm, m());
     if (model_.rotary_tables > 0) token_wise(WorkKind::rotation, turned_width());
     scale_queries();
-    if (model_.qk_norm) {
-      product({model_.hidden, (model_.heads + model_.kv_heads) * model_.head_dim});  // made again
-      token_wise(WorkKind::norm_backward, turned_width());
+    if (normed_width() > 0) {  // what is normed is made again
+      product({model_.hidden, model_.v_norm ? kind_->products.qkv.n : static_cast<int64_t>(turned_width())});
+      token_wise(WorkKind::norm_backward, normed_width());
     }
-    product_backward(products_.qkv);
+    product_backward(kind_->products.qkv);
     token_wise(WorkKind::norm_backward, m());
   }
 
@@ -350,6 +388,7 @@ class Counter {
                                       {WorkKind::cross_entropy, vocabulary},
                                       {WorkKind::copy, 2 * m()}})
       add(kind, head_rows_ * width, 0, rows_ * width);
+    if (model_.caps_logits) add(WorkKind::copy, head_rows_ * vocabulary, 0, 3 * rows_ * vocabulary);
     multiply(product, matrix, head_rows_);
     multiply(product, matrix, head_rows_);
     if (!model_.adapted()) multiply(gradient, matrix, gradient_width(head_rows_));
@@ -371,7 +410,7 @@ class Counter {
       send(TrafficKind::offloaded_parameters, 1, bytes / static_cast<double>(in_.ranks));
   }
   void gather_layer() {
-    if (in_.zero == 3) gather(model_.unit_elements[1]);
+    if (in_.zero == 3) gather(kind_->unit_elements);
   }
 
   // ZeRO 2 and 3, and updates in backward, sum each micro-batch's gradients; ZeRO 0 and 1 those of the step.
@@ -425,10 +464,10 @@ class Counter {
   const ForecastInputs& in_;
   const ForecastInputs trained_;
   const ModelSizes& model_;
-  const LayerProducts products_;
   const double rows_, tile_rows_, head_rows_;
-  UlyssesExchangeBytes ulysses_{};
-  ExchangeBytes ring_{};
+  std::vector<KindWork> kinds_;
+  std::vector<size_t> kind_of_layer_;
+  const KindWork* kind_ = nullptr;  // of the layer that goes on
   double times_ = 1;
   StepWork work_;
 };
@@ -437,8 +476,12 @@ class Counter {
 
 double matmul_parameters(const ModelSizes& model) {
   const double dense = model.tiles == TileFormula::encoder ? head_dense(model).elements() : 0;
-  return static_cast<double>(model.layers) * LayerProducts(model).elements() + dense +
-         LayerProducts::Sides{model.hidden, model.vocab}.elements();
+  ForecastInputs inputs;
+  inputs.model = model;
+  double layers = 0;
+  for (const ForecastInputs& kind : layer_kinds(inputs).inputs)
+    layers += static_cast<double>(kind.model.layers) * LayerProducts(kind.model).elements();
+  return layers + dense + LayerProducts::Sides{model.hidden, model.vocab}.elements();
 }
 
 double PlannedStep::tokens() const {
@@ -451,8 +494,10 @@ double PlannedStep::model_flops() const {
   const double a_token =
       model.adapted() ? 4 * matmul_parameters(model) + 6 * static_cast<double>(sum_of(model.adapter_elements))
                       : 6 * matmul_parameters(model);
-  return a_token * tokens() +
-         12 * static_cast<double>(inputs.model.heads * inputs.model.head_dim) * attention_pairs * samples;
+  const AttentionHeads common = model.common_heads(), full = model.full_heads.value_or(common);
+  return a_token * tokens() + 12 * samples *
+                                  (static_cast<double>(common.query_width()) * attention_pairs.common +
+                                   static_cast<double>(full.query_width()) * attention_pairs.full);
 }
 
 StepWork step_work(const PlannedStep& step) {

@@ -62,14 +62,15 @@ struct TrafficItem {
 // A step: the forecast's inputs, with a batch and a recompute plan, and what memory does not depend on.
 struct PlannedStep {
   ForecastInputs inputs;
-  double attention_pairs = 0;  // of one head, all layers together, of a sample (ModelConfig::attention_pairs)
-  double document_tokens = 0;  // of the longest document; 0: of the sample
-  int64_t accumulation = 1;    // micro-batches of a step
+  AttentionPairs attention_pairs;  // of one head, of a sample (ModelConfig::attention_pairs)
+  double document_tokens = 0;      // of the longest document; 0: of the sample
+  int64_t accumulation = 1;        // micro-batches of a step
 
   int64_t sequence_ranks() const { return int64_t{inputs.ulysses} * inputs.ring; }
   int64_t data_parallel() const { return inputs.ranks / sequence_ranks(); }
-  double tokens() const;       // of all ranks, in a step
-  double model_flops() const;  // of all ranks: 6 N T + 12 H D pairs, without what runs a second time
+  double tokens() const;  // of all ranks, in a step
+  // Of all ranks: 6 N T + 12 H D pairs, of each kind of heads, without what runs a second time.
+  double model_flops() const;
 };
 
 struct StepWork {

@@ -43,11 +43,18 @@ class DecoderLayer final : public Layer {
     const UnitWeights& w = layer.weights;
     const auto dtype = w[kQkv].scalar_type();
     const at::Tensor normed = norm(config_, x_TM, w[kAttentionNorm], dtype);
-    const bool in_place = qkv_TND.scalar_type() == dtype;
-    at::Tensor projected = in_place ? qkv_TND : at::empty(qkv_TND.sizes(), qkv_TND.options().dtype(dtype));
+    const at::Tensor projected = projection(layer.heads, qkv_TND, dtype);
     at::Tensor flat = projected.view({projected.size(0), -1});
     adapted_linear_into(flat, normed, w, kQkv, kQkvBias);
-    rotate_heads(projected, rotary_heads(layer, first_row), qkv_TND);
+    const RotaryHeads rotary = rotary_heads(layer, first_row);
+    if (config_.v_norm) {
+      // Before keys that are values turn.
+      norm_values(layer.heads, projected, qkv_TND);
+      rotate_heads(projected.narrow(1, 0, rotary.rotated_heads), rotary,
+                   qkv_TND.narrow(1, 0, rotary.rotated_heads));
+    } else {
+      rotate_heads(projected, rotary, qkv_TND);
+    }
     scale_queries(layer.rotary.query_scale, first_row, qkv_TND);
   }
 
@@ -60,15 +67,18 @@ class DecoderLayer final : public Layer {
     const at::Tensor normed = norm(config_, x_TM, w[kAttentionNorm], dtype);
     at::Tensor before;
     if (w[kQueryNorm].defined()) {
-      const int64_t rows = rotary.rotated_heads * config_.head_dim;
-      before = adapted_linear_of_rows(normed, w, kQkv, kQkvBias, rows)
-                   .view({x_TM.size(0), rotary.rotated_heads, config_.head_dim});
+      const int64_t width = layer.heads.width;
+      const int64_t rows = config_.v_norm ? w[kQkv].size(0) : rotary.rotated_heads * width;
+      before = adapted_linear_of_rows(normed, w, kQkv, kQkvBias, rows).view({x_TM.size(0), -1, width});
     }
-    const bool in_place = dqkv_TND.scalar_type() == dtype;
-    const at::Tensor projected =
-        in_place ? dqkv_TND : at::empty(dqkv_TND.sizes(), dqkv_TND.options().dtype(dtype));
-    rotate_heads_backward(dqkv_TND, rotary, before, projected, gradients.to_add(kQueryNorm),
+    const at::Tensor projected = projection(layer.heads, dqkv_TND, dtype);
+    const auto turned = [&](const at::Tensor& heads_TND) {
+      return config_.v_norm ? heads_TND.narrow(1, 0, rotary.rotated_heads) : heads_TND;
+    };
+    rotate_heads_backward(turned(dqkv_TND), rotary, before, turned(projected), gradients.to_add(kQueryNorm),
                           gradients.to_add(kKeyNorm));
+    if (config_.v_norm) norm_values_backward(layer.heads, dqkv_TND, before, projected);
+    before = at::Tensor();
     // The scale of a token's queries passes through their rotation.
     scale_queries(layer.rotary.query_scale, first_row, projected);
     const at::Tensor flat = projected.view({projected.size(0), -1});
@@ -85,6 +95,7 @@ class DecoderLayer final : public Layer {
     if (kept != nullptr) kept->x1.copy_(a.defined() ? a : x1);
     a = at::Tensor();
     mlp_->forward(w, norm(config_, x1, w[kMlpNorm], dtype), kept != nullptr ? kept->mlp : at::Tensor(), x1);
+    if (w[kLayerScale].defined()) x1.mul_(w[kLayerScale]);
     y_TM.copy_(x1);
   }
 
@@ -94,7 +105,9 @@ class DecoderLayer final : public Layer {
     const UnitWeights& w = layer.weights;
     const auto dtype = w[kQkv].scalar_type();
     const bool post_norms = w[kAttentionOutNorm].defined();
-    const at::Tensor o = o_TA.to(dtype), dy = dy_TM.to(dtype);
+    const bool scaled = w[kLayerScale].defined();
+    const at::Tensor o = o_TA.to(dtype), dy = dy_TM.to(dtype, /*non_blocking=*/false, /*copy=*/scaled);
+    if (scaled) dy.mul_(w[kLayerScale]);
     at::Tensor a, x1;
     if (kept == nullptr)
       std::tie(a, x1) = first_residual(w, x_TM, o);
@@ -104,7 +117,7 @@ class DecoderLayer final : public Layer {
       x1 = kept->x1;
     const at::Tensor dnormed = mlp_->backward(w, gradients, norm(config_, x1, w[kMlpNorm], dtype), dy,
                                               kept != nullptr ? kept->mlp : at::Tensor());
-    at::Tensor dx1 = dy.clone();
+    at::Tensor dx1 = scaled ? dy : dy.clone();
     norm_backward(config_, dnormed, x1, w[kMlpNorm], dx1, gradients.to_add(kMlpNorm));
     at::Tensor da = dx1;
     if (post_norms) {
@@ -117,6 +130,46 @@ class DecoderLayer final : public Layer {
   }
 
  private:
+  // Where q, k and v are projected to, or their gradients before it: attention's own memory where it has the
+  // tile dtype and a head for each of the projection.
+  static at::Tensor projection(const AttentionHeads& heads, const at::Tensor& qkv_TND, at::ScalarType dtype) {
+    if (qkv_TND.scalar_type() == dtype && !heads.keys_are_values) return qkv_TND;
+    return at::empty({qkv_TND.size(0), heads.projected_width() / heads.width, heads.width},
+                     qkv_TND.options().dtype(dtype));
+  }
+  // v as it was projected.
+  static at::Tensor values_in(const AttentionHeads& heads, const at::Tensor& projected_TND) {
+    return projected_TND.narrow(1, projected_TND.size(1) - heads.key_value, heads.key_value);
+  }
+  // A row for each head of a token.
+  static at::Tensor rows_of_heads(const at::Tensor& heads_TND, at::ScalarType dtype) {
+    return heads_TND.to(dtype).reshape({-1, heads_TND.size(2)});
+  }
+  static at::Tensor ones(const at::Tensor& rows_RD) { return at::ones({rows_RD.size(1)}, rows_RD.options()); }
+
+  void norm_values(const AttentionHeads& heads, const at::Tensor& projected_TND,
+                   const at::Tensor& qkv_TND) const {
+    const at::Tensor to = qkv_TND.narrow(1, heads.query + heads.key_value, heads.key_value);
+    const at::Tensor v = rows_of_heads(values_in(heads, projected_TND), projected_TND.scalar_type());
+    to.copy_(rms_norm(v, ones(v), config_.norm_eps, v.scalar_type()).view(to.sizes()));
+  }
+  // From d(v) in dqkv; added to d(k) where keys are values.
+  void norm_values_backward(const AttentionHeads& heads, const at::Tensor& dqkv_TND,
+                            const at::Tensor& before_TND, const at::Tensor& dprojected_TND) const {
+    const auto dtype = dprojected_TND.scalar_type();
+    const at::Tensor dv =
+        rows_of_heads(dqkv_TND.narrow(1, heads.query + heads.key_value, heads.key_value), dtype);
+    const at::Tensor v = rows_of_heads(values_in(heads, before_TND), dtype), weight = ones(v);
+    at::Tensor dbefore = at::zeros_like(v);
+    at::Tensor no_weight = at::zeros({v.size(1)}, v.options().dtype(compute_dtype(v)));
+    rms_norm_backward(dv, v, weight, config_.norm_eps, dbefore, no_weight);
+    const at::Tensor to = values_in(heads, dprojected_TND);
+    if (heads.keys_are_values)
+      to.add_(dbefore.view(to.sizes()));
+    else
+      to.copy_(dbefore.view(to.sizes()));
+  }
+
   // Rows are as in RotaryHeads.
   void scale_queries(const at::Tensor& scale, int64_t first_row, const at::Tensor& qkv_TND) const {
     if (!scale.defined()) return;
@@ -143,8 +196,8 @@ class DecoderLayer final : public Layer {
 
   RotaryHeads rotary_heads(const LayerTensors& layer, int64_t first_row) const {
     RotaryHeads rotary;
-    rotary.query_heads = config_.num_attention_heads;
-    rotary.rotated_heads = config_.num_attention_heads + config_.num_key_value_heads;
+    rotary.query_heads = layer.heads.query;
+    rotary.rotated_heads = layer.heads.query + layer.heads.key_value;
     rotary.cos = layer.rotary.cos;
     rotary.sin = layer.rotary.sin;
     rotary.first_row = first_row;
@@ -160,7 +213,7 @@ class DecoderLayer final : public Layer {
 
 class DecoderHead final : public Head {
  public:
-  explicit DecoderHead(const ModelConfig& config) : config_(config) {}
+  explicit DecoderHead(const ModelConfig& config) : Head(config.logit_cap), config_(config) {}
 
  protected:
   Tile before_matrix(const UnitWeights& w, const at::Tensor& x_TM) const override {

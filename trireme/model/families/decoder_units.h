@@ -6,8 +6,8 @@
 namespace trireme::decoder {
 
 enum LayerSlot : size_t {
-  kQkv,               // [(H + 2K) D, M]
-  kQkvBias,           // [(H + 2K) D]
+  kQkv,               // [(H + 2K) D, M]; without v's rows where AttentionHeads::keys_are_values
+  kQkvBias,           // [(H + 2K) D], as well
   kOut,               // [M, H D]
   kOutBias,           // [M]
   kAttentionNorm,     // [M], of x before attention
@@ -21,6 +21,7 @@ enum LayerSlot : size_t {
   kDown,              // [M, I], of each expert one below the other
   kDownBias,          // [M]
   kMlpOutNorm,        // [M], of what the MLP adds to x1
+  kLayerScale,        // [1], by which y is multiplied; it is not trained
   kLayerSlots
 };
 enum OwnHeadSlot : size_t { kFinalNorm = kFamilyHeadSlots, kHeadSlots };

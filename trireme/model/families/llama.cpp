@@ -158,6 +158,24 @@ constexpr DecoderKind kKinds[] = {
      .windows = Windows::by_pattern,
      .gemma = true,
      .gemma3 = true},
+    {.model_type = "gemma4_text",
+     .vocab_size = 262144,
+     .intermediate_size = 9216,
+     .hidden_size = 2304,
+     .num_hidden_layers = 30,
+     .num_attention_heads = 8,
+     .key_value_heads = 4,
+     .max_position_embeddings = 131072,
+     .head_dim = 256,
+     .tie_word_embeddings = true,
+     .bos_token_id = 2,
+     .eos_token_id = 1,
+     .pad_token_id = 0,
+     .qk_norm = true,
+     .windows = Windows::by_pattern,
+     .silent_window = 512,
+     .gemma = true,
+     .gemma4 = true},
 };
 
 ModelConfig parse(const ConfigKeys& keys) {
@@ -185,17 +203,19 @@ void expert_matrices(UnitBuilder& build, const ModelConfig& config) {
 }
 
 UnitSpec layer_unit(const ModelConfig& config, int64_t layer) {
-  const int64_t m = config.hidden_size, q = config.query_width(), kv = config.key_value_width();
-  const int64_t i = config.intermediate_size, d = config.head_dim;
+  const AttentionHeads heads = config.heads_of(layer);
+  const int64_t m = config.hidden_size, q = heads.query_width(), kv = heads.key_value_width();
+  const int64_t i = config.intermediate_size, d = heads.width;
+  const auto projections = [&](const char* parameter) {
+    std::vector<UnitBuilder::Rows> rows{{cat("self_attn.q_proj.", parameter), q},
+                                        {cat("self_attn.k_proj.", parameter), kv}};
+    if (!heads.keys_are_values) rows.push_back({cat("self_attn.v_proj.", parameter), kv});
+    return rows;
+  };
   UnitBuilder build(cat("layer.", layer), cat("model.layers.", layer, "."), kLayerSlots);
   build.vector(kAttentionNorm, {{"input_layernorm.weight", m}});
-  build.matrix(
-      kQkv,
-      {{"self_attn.q_proj.weight", q}, {"self_attn.k_proj.weight", kv}, {"self_attn.v_proj.weight", kv}}, m);
-  if (config.qkv_bias)
-    build.vector(
-        kQkvBias,
-        {{"self_attn.q_proj.bias", q}, {"self_attn.k_proj.bias", kv}, {"self_attn.v_proj.bias", kv}});
+  build.matrix(kQkv, projections("weight"), m);
+  if (config.qkv_bias) build.vector(kQkvBias, projections("bias"));
   if (config.qk_norm) {
     build.vector(kQueryNorm, {{"self_attn.q_norm.weight", d}});
     build.vector(kKeyNorm, {{"self_attn.k_norm.weight", d}});
@@ -216,6 +236,10 @@ UnitSpec layer_unit(const ModelConfig& config, int64_t layer) {
   build.matrix(kDown, {{"mlp.down_proj.weight", m}}, i);
   if (config.mlp_bias) build.vector(kDownBias, {{"mlp.down_proj.bias", m}});
   if (config.post_norms) build.vector(kMlpOutNorm, {{"post_feedforward_layernorm.weight", m}});
+  if (config.layers_have_scales) {
+    build.vector(kLayerScale, {{"layer_scalar", 1}});
+    build.last().stays = true;
+  }
   return build.finish();
 }
 
@@ -268,16 +292,12 @@ const ModelFamily& llama_family() {
   using namespace llama;
   static const ModelFamily family{
       .model_types = {"llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3", "mixtral", "qwen3_moe",
-                      "gemma", "gemma3_text"},
+                      "gemma", "gemma3_text", "gemma4_text"},
       .refused_types = {{"qwen2_moe", kOtherExperts},
                         {"deepseek_v2", kOtherExperts},
                         {"deepseek_v3", kOtherExperts},
                         {"gpt_oss", kOtherExperts},
                         {"llama4_text", kOtherExperts},
-                        {"gemma4", kInPythonAlone},
-                        {"gemma4_text", kInPythonAlone},
-                        {"gemma4_unified", kInPythonAlone},
-                        {"gemma4_unified_text", kInPythonAlone},
                         {"mistral4", kInPythonAlone},
                         {"qwen3_5", kInPythonAlone},
                         {"qwen3_5_text", kInPythonAlone},
@@ -289,13 +309,18 @@ const ModelFamily& llama_family() {
                          "are"}},
       .config_keys = {"attention_bias",
                       "attention_dropout",
+                      "attention_k_eq_v",
                       "bos_token_id",
                       "decoder_sparse_step",
+                      "enable_moe_block",
                       "eos_token_id",
+                      "final_logit_softcapping",
+                      "global_head_dim",
                       "head_dim",
                       "hidden_act",
                       "hidden_activation",
                       "hidden_size",
+                      "hidden_size_per_layer_input",
                       "initializer_range",
                       "intermediate_size",
                       "layer_types",
@@ -308,8 +333,10 @@ const ModelFamily& llama_family() {
                       "num_attention_heads",
                       "num_experts",
                       "num_experts_per_tok",
+                      "num_global_key_value_heads",
                       "num_hidden_layers",
                       "num_key_value_heads",
+                      "num_kv_shared_layers",
                       "num_local_experts",
                       "original_max_position_embeddings",
                       "output_router_logits",

@@ -1,0 +1,43 @@
+// The heads of a layer's attention. Most models have the same in every layer; in Gemma 4 those of layers with
+// full attention are wider and fewer keys serve them.
+#pragma once
+
+#include <cstdint>
+
+namespace trireme {
+
+struct AttentionHeads {
+  int64_t query = 0;      // H
+  int64_t key_value = 0;  // K
+  int64_t width = 0;      // D
+  // One projection gives keys and values: the values are it before the keys' norm and rotation.
+  bool keys_are_values = false;
+
+  int64_t packed() const { return query + 2 * key_value; }  // N, as attention takes them
+  int64_t query_width() const { return query * width; }
+  int64_t key_value_width() const { return key_value * width; }
+  // Rows of the projection's matrix.
+  int64_t projected_width() const {
+    return query_width() + (keys_are_values ? 1 : 2) * key_value_width();
+  }
+  bool operator==(const AttentionHeads&) const = default;
+};
+
+// Pairs of query and key that one head computes, all layers of its kind together: of layers with the model's
+// heads, and of layers with full attention where those have others.
+struct AttentionPairs {
+  double common = 0;
+  double full = 0;
+
+  AttentionPairs() = default;
+  AttentionPairs(double common, double full = 0) : common(common), full(full) {}  // NOLINT: most have one kind
+  AttentionPairs& operator+=(const AttentionPairs& more) {
+    common += more.common;
+    full += more.full;
+    return *this;
+  }
+  AttentionPairs operator*(double times) const { return {common * times, full * times}; }
+  bool operator==(const AttentionPairs&) const = default;
+};
+
+}  // namespace trireme
