@@ -91,7 +91,8 @@ Json gemma3_model() {
 }
 
 Json gemma4_model() {
-  Json config = of_four_layers(tiny_gemma4_config(4, 2), {{"intermediate_size", 640}, {"sliding_window", 200}});
+  Json config =
+      of_four_layers(tiny_gemma4_config(4, 2), {{"intermediate_size", 640}, {"sliding_window", 200}});
   const Json types = config["layer_types"];
   config["layer_types"] = {types[0], types[1], types[0], types[1]};
   return config;

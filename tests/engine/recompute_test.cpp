@@ -127,9 +127,8 @@ void expect_same_bits(const std::vector<PassRecord>& a, const std::vector<PassRe
 }
 
 TEST(Recompute, every_plan_gives_losses_and_gradients_of_keeping_everything_to_the_bit) {
-  for (const Json& model :
-       {five_layers(), five_layers(/*tied=*/true), five_gemma3_layers(), five_gemma4_layers(),
-        five_mixture_layers()}) {
+  for (const Json& model : {five_layers(), five_layers(/*tied=*/true), five_gemma3_layers(),
+                            five_gemma4_layers(), five_mixture_layers()}) {
     testing::TemporaryFolder folder;
     testing::write_tiny_model(folder.path(), model);
     for (const int ranks : {1, 2}) {

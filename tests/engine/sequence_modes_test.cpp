@@ -57,7 +57,7 @@ void expect_same(const Outcome& a, const Outcome& b, const std::string& what) {
   EXPECT_EQ(a.step.target_tokens, b.step.target_tokens) << what;
   for (const auto& [name, gradient] : b.gradients) {
     if (name.ends_with("attention.self.key.bias")) continue;  // zero but for rounding
-    if (name.ends_with("layer_scalar"))  // it stays
+    if (name.ends_with("layer_scalar"))                       // it stays
       EXPECT_TRUE(at::equal(a.gradients.at(name), at::zeros_like(gradient))) << what << ": " << name;
     else
       EXPECT_LT(testing::relative_error(a.gradients.at(name), gradient), kTolerance) << what << ": " << name;
@@ -218,8 +218,8 @@ TEST(SequenceModes, model_flops_count_the_pairs_that_documents_leave) {
       return engine->model_flops(testing::slice_of_batch(1, kVocabulary, 5, {60, 1, 1}, 0, documents));
     };
     const double matmuls = 6.0 * static_cast<double>(engine->layout().matmul_parameter_count()) * 60;
-    const double of_square =
-        6.0 * static_cast<double>(config.num_hidden_layers) * static_cast<double>(config.heads().query_width());
+    const double of_square = 6.0 * static_cast<double>(config.num_hidden_layers) *
+                             static_cast<double>(config.heads().query_width());
     EXPECT_DOUBLE_EQ(flops({}), matmuls + of_square * 60 * 60);
     EXPECT_DOUBLE_EQ(flops({Documents({0, 20, 60})}), matmuls + of_square * (20 * 20 + 40 * 40));
   });

@@ -50,7 +50,8 @@ Json tiny_gemma3_config(int64_t query_heads, int64_t key_value_heads) {
 
 Json tiny_gemma4_config(int64_t query_heads, int64_t key_value_heads) {
   Json config = tiny_gemma3_config(query_heads, key_value_heads);
-  for (const char* key : {"query_pre_attn_scalar", "rope_local_base_freq", "rope_theta", "sliding_window_pattern"})
+  for (const char* key :
+       {"query_pre_attn_scalar", "rope_local_base_freq", "rope_theta", "sliding_window_pattern"})
     config.erase(key);
   config.update({{"model_type", "gemma4_text"},
                  {"architectures", {"Gemma4ForCausalLM"}},

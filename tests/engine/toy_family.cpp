@@ -47,9 +47,11 @@ ModelLayout layout(const ModelConfig& config) {
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     UnitBuilder build(cat("layer.", layer), cat("toy.layers.", layer, "."), kLayerSlots);
     build.layer_norm(kNorm, "norm", m);
-    build.matrix(
-        kQkv,
-        {{"q.weight", q}, {"k.weight", config.heads().key_value_width()}, {"v.weight", config.heads().key_value_width()}}, m);
+    build.matrix(kQkv,
+                 {{"q.weight", q},
+                  {"k.weight", config.heads().key_value_width()},
+                  {"v.weight", config.heads().key_value_width()}},
+                 m);
     build.matrix(kOut, {{"out.weight", m}}, q);
     build.linear(kUp, "up", i, m);
     build.linear(kDown, "down", m, i);

@@ -107,8 +107,8 @@ TEST_P(CudaAttention, a_long_backward_in_calls_of_a_group_of_heads_equals_the_de
 TEST_P(CudaAttention, heads_512_wide_equal_the_definition_whole_and_packed) {
   const auto wide =
       make_local_attention(AttentionKernel::automatic, at::kCUDA, GetParam(), SampleLengths::few, 512);
-  const DrawnMask packed{
-      visible_keys({}, {Documents({0, 130, 131, 300})}, 300, {{0, 300}}, {{0, 300}}), 1, ""};
+  const DrawnMask packed{visible_keys({}, {Documents({0, 130, 131, 300})}, 300, {{0, 300}}, {{0, 300}}), 1,
+                         ""};
   for (uint64_t seed = 0; seed < 4; ++seed) {
     LawCase c = on_cuda(seed);
     c.width = 512;

@@ -63,7 +63,8 @@ EfficientOutput efficient_forward(const at::Tensor& q, const at::Tensor& k, cons
   TORCH_CHECK(!bias && !cu_seqlens_q && !cu_seqlens_k && !seqlen_k && !window_size);
   TORCH_CHECK(!max_seqlen_q && !max_seqlen_k && compute_log_sumexp);
   const at::Tensor o = unwritten(q.sizes(), q.options());
-  const at::Tensor lse = unwritten({q.size(0), q.size(2), padded_rows(q.size(1))}, q.options().dtype(at::kFloat));
+  const at::Tensor lse =
+      unwritten({q.size(0), q.size(2), padded_rows(q.size(1))}, q.options().dtype(at::kFloat));
   lse.slice(2, q.size(1)).fill_(std::numeric_limits<float>::infinity());
   const SeenBand band = efficient_band(q, k, custom_mask_type);
   for (int64_t b = 0; b < q.size(0); ++b)

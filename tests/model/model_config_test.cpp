@@ -296,7 +296,8 @@ TEST(ModelConfig, attention_pairs_are_half_of_the_square_where_attention_is_caus
   EXPECT_DOUBLE_EQ(window.attention_pairs(8).common, 4 * 8.0 * 8 / 2);
   EXPECT_DOUBLE_EQ(window.attention_pairs(100).common, 4 * (10.0 * 100 - 10.0 * 10 / 2));
   const AttentionPairs of_kinds =
-      parse(small("gemma4_text", R"("hidden_size_per_layer_input":0,"sliding_window":10)")).attention_pairs(100);
+      parse(small("gemma4_text", R"("hidden_size_per_layer_input":0,"sliding_window":10)"))
+          .attention_pairs(100);
   EXPECT_DOUBLE_EQ(of_kinds.common, 3 * (10.0 * 100 - 10.0 * 10 / 2));
   EXPECT_DOUBLE_EQ(of_kinds.full, 100.0 * 100 / 2) << "the last of four layers";
 }
@@ -306,7 +307,8 @@ TEST(ModelConfig, attention_pairs_of_sparse_blocks_are_the_share_of_causal_block
   const std::string rows = "x|xx|xxx|x.xx|x..xx|x..xxx|x..x.xx|x..x..xx";
   const auto kept = static_cast<double>(std::ranges::count(rows, 'x'));
   const SparseBlocks sparse{64, 2, 1, 4};
-  EXPECT_DOUBLE_EQ(parse(small("llama")).attention_pairs(512, sparse).common, 4 * (512.0 * 512 / 2) * kept / 36);
+  EXPECT_DOUBLE_EQ(parse(small("llama")).attention_pairs(512, sparse).common,
+                   4 * (512.0 * 512 / 2) * kept / 36);
 }
 
 TEST(ModelConfig, nonsense_sizes_and_wrong_types_name_the_key) {
@@ -413,8 +415,8 @@ TEST(ModelConfig, of_gemma_4_layers_with_full_attention_have_other_heads) {
       R"({"model_type":"gemma4_text","hidden_size":5376,"intermediate_size":21504,"num_hidden_layers":60,)"
       R"("num_attention_heads":32,"num_key_value_heads":16,"hidden_size_per_layer_input":0,)"
       R"("attention_k_eq_v":true)";
-  const ModelConfig config = parse(
-      sizes + R"(,"global_head_dim":512,"num_global_key_value_heads":4,"final_logit_softcapping":30})");
+  const ModelConfig config =
+      parse(sizes + R"(,"global_head_dim":512,"num_global_key_value_heads":4,"final_logit_softcapping":30})");
   EXPECT_EQ(config.heads_of(0), (AttentionHeads{32, 16, 256, false}));
   EXPECT_EQ(config.heads_of(5), (AttentionHeads{32, 4, 512, true}));
   EXPECT_EQ(std::count(config.layer_window.begin(), config.layer_window.end(), 0), 10);
@@ -437,8 +439,9 @@ TEST(ModelConfig, of_gemma_4_layers_with_full_attention_have_other_heads) {
     every_sixth += cat(layer == 5 ? "" : ",", "\"", layer, "\":", by_layer);
   EXPECT_EQ(parse(cat(sizes, R"(,"per_layer_config":{)", every_sixth, "}}")).full_heads, config.full_heads)
       << "as transformers 5 writes it again";
-  for (const std::string& other : {cat(R"("5":)", by_layer), std::string(R"("5":{"head_dim":512,"sliding_window":9})"),
-                                   cat(every_sixth, R"(,"6":)", by_layer)})
+  for (const std::string& other :
+       {cat(R"("5":)", by_layer), std::string(R"("5":{"head_dim":512,"sliding_window":9})"),
+        cat(every_sixth, R"(,"6":)", by_layer)})
     EXPECT_THAT(refusal(cat(sizes, R"(,"per_layer_config":{)", other, "}}")), HasSubstr("per_layer_config"))
         << other;
 }
@@ -447,7 +450,8 @@ TEST(ModelConfig, of_gemma_4_what_is_not_built_is_refused_with_where_it_trains) 
   const auto gemma4 = [](const std::string& keys) {
     return refusal(small("gemma4_text", R"("hidden_size_per_layer_input":0,)" + keys));
   };
-  EXPECT_THAT(refusal(small("gemma4_text")), HasSubstr("hidden_size_per_layer_input")) << "256 where it is silent";
+  EXPECT_THAT(refusal(small("gemma4_text")), HasSubstr("hidden_size_per_layer_input"))
+      << "256 where it is silent";
   for (const char* keys : {R"("num_kv_shared_layers":2)", R"("enable_moe_block":true,"num_experts":8)"})
     EXPECT_THAT(gemma4(keys), HasSubstr("trireme.parallelize takes it")) << keys;
   EXPECT_THAT(gemma4(R"("use_bidirectional_attention":"all")"), HasSubstr("use_bidirectional_attention"));
@@ -457,7 +461,8 @@ TEST(ModelConfig, of_gemma_4_what_is_not_built_is_refused_with_where_it_trains) 
   EXPECT_THAT(gemma4(R"("attention_k_eq_v":true,"num_global_key_value_heads":3)"),
               HasSubstr("num_global_key_value_heads"));
   EXPECT_THAT(gemma4(R"("rope_theta":5000.0)"), AllOf(HasSubstr("rope_theta"), HasSubstr("rope_parameters")));
-  EXPECT_THAT(gemma4(R"("rope_parameters":{"full_attention":{"rope_theta":1e6}})"), HasSubstr("sliding_attention"));
+  EXPECT_THAT(gemma4(R"("rope_parameters":{"full_attention":{"rope_theta":1e6}})"),
+              HasSubstr("sliding_attention"));
   EXPECT_THAT(refusal(small("gemma3_text", R"("final_logit_softcapping":30)")),
               HasSubstr("final_logit_softcapping"));
 }

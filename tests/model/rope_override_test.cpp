@@ -91,7 +91,8 @@ TEST(RopeOverride, frequencies_are_those_of_the_papers) {
   for (const Case& each : cases) {
     SCOPED_TRACE(each.scaling);
     const ModelConfig config = with(each.scaling);
-    const RotaryFrequencies frequencies = rotary_frequencies(config, config.rope, config.heads_of_full_attention().width, each.tokens);
+    const RotaryFrequencies frequencies =
+        rotary_frequencies(config, config.rope, config.heads_of_full_attention().width, each.tokens);
     ASSERT_EQ(frequencies.inverse.numel(), kHeadDim / 2);
     for (int i = 0; i < kHeadDim / 2; ++i)
       EXPECT_NEAR(frequencies.inverse[i].item<double>() / each.inverse(i), 1, 1e-5) << "pair " << i;
@@ -167,7 +168,8 @@ TEST(RopeOverride, stretches_the_pairs_that_turn_and_refuses_to_turn_the_others)
   EXPECT_EQ(after.max_position_embeddings, 4 * kOriginal);
   EXPECT_EQ(original_positions(after), kOriginal);
   EXPECT_EQ(with("proportional:4", after).raw, after.raw);
-  EXPECT_EQ(after.raw["rope_parameters"]["sliding_attention"], Json({{"rope_type", "default"}, {"rope_theta", 1e4}}));
+  EXPECT_EQ(after.raw["rope_parameters"]["sliding_attention"],
+            Json({{"rope_type", "default"}, {"rope_theta", 1e4}}));
   EXPECT_EQ(rope_scaling_to_reach(before, 3 * kOriginal), "proportional:3");
   const ModelConfig theta = with_rope(before, {.scaling = "", .theta = 5e6, .longest_tokens = 99999});
   EXPECT_DOUBLE_EQ(theta.rope.theta, 5e6);
@@ -263,8 +265,9 @@ TEST(RopeOverride, queries_stay_scaled_by_the_length_of_pretraining) {
     EXPECT_EQ(stretched.raw["rope_parameters"]["original_max_position_embeddings"], 16384)
         << "read by transformers";
   }
-  EXPECT_EQ(
-      rotary_frequencies(with("yarn:64", ministral), with("yarn:64", ministral).rope, 16, 1).attention_scaling, 1)
+  EXPECT_EQ(rotary_frequencies(with("yarn:64", ministral), with("yarn:64", ministral).rope, 16, 1)
+                .attention_scaling,
+            1)
       << "as its mscales have it, whatever the factor";
   EXPECT_THAT(message_of<ConfigError>([&] {
                 with(R"({"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 512})",

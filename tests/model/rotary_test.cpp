@@ -17,7 +17,8 @@ Json rope_tables() {
 }
 
 RotaryTable table_of(const ModelConfig& config, int64_t tokens, int64_t begin, int64_t count) {
-  return make_rotary_table(config, config.rope, config.head_dim, tokens, at::arange(begin, begin + count, at::kLong));
+  return make_rotary_table(config, config.rope, config.head_dim, tokens,
+                           at::arange(begin, begin + count, at::kLong));
 }
 
 double largest_difference(const at::Tensor& got, const Json& expected, int64_t row) {
@@ -36,7 +37,8 @@ TEST(Rotary, tables_equal_those_of_transformers_for_every_kind_in_both_forms) {
     SCOPED_TRACE(table["name"].get<std::string>());
     const ModelConfig config = parse_model_config(table["config"], table["name"]);
     const auto tokens = table["sequence_tokens"].get<int64_t>();
-    const RotaryFrequencies frequencies = rotary_frequencies(config, config.rope, config.heads_of_full_attention().width, tokens);
+    const RotaryFrequencies frequencies =
+        rotary_frequencies(config, config.rope, config.heads_of_full_attention().width, tokens);
     const Json& inverse = table["inverse_frequencies"];
     ASSERT_EQ(frequencies.inverse.numel(), inverse.size());
     for (size_t i = 0; i < inverse.size(); ++i)

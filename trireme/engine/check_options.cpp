@@ -152,8 +152,7 @@ void check_heads(const EngineOptions& options, const ModelConfig& config) {
                               " tokens, which that kernel does not know; use --attention auto or flash"));
   const int64_t H = config.num_attention_heads;
   for (const AttentionHeads& heads : {config.heads(), config.heads_of_full_attention()})
-    if (options.attention == AttentionKernel::flash4 &&
-        !flash4_takes_heads(H, heads.key_value, heads.width))
+    if (options.attention == AttentionKernel::flash4 && !flash4_takes_heads(H, heads.key_value, heads.width))
       throw ConfigError(cat("--attention flash4: the model has ", H, " query and ", heads.key_value,
                             " key/value heads ", heads.width, " wide, expected a width of ", flash4_widths(),
                             " and at most ", kFlash4MostGroup,

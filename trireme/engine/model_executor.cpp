@@ -100,8 +100,7 @@ std::vector<RotaryTable> ModelExecutor::rotary_of(const TokenBatch& batch,
                                                   const at::Tensor& positions) const {
   std::vector<RotaryTable> tables(static_cast<size_t>(config_.num_hidden_layers));
   if (!config_.rotates) return tables;
-  RotaryTable table =
-      rotary_table(config_.rope, config_.heads_of_full_attention().width, batch, positions);
+  RotaryTable table = rotary_table(config_.rope, config_.heads_of_full_attention().width, batch, positions);
   const auto& scaling = config_.rope.query_scaling;
   if (scaling && batch.layout.tokens <= scaling->original_positions) table.query_scale.reset();  // all are 1
   const RotaryTable of_windows =
@@ -116,8 +115,7 @@ RotaryTable ModelExecutor::rotary_table(const RopeConfig& rope, int64_t head_dim
   const int64_t tokens = batch.layout.tokens;
   // With one document a sample, all samples have the same positions: one table serves them.
   if (batch.documents.empty())
-    return make_rotary_table(config_, rope, head_dim, tokens,
-                             positions.narrow(0, 0, batch.tokens.size(1)));
+    return make_rotary_table(config_, rope, head_dim, tokens, positions.narrow(0, 0, batch.tokens.size(1)));
   RotaryTable table = make_rotary_table(config_, rope, head_dim, 1, positions);
   if (rope.kind != RopeKind::dynamic_ntk) return table;
   // The base depends on the length of the document, as if it were run alone.

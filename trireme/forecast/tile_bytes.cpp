@@ -192,7 +192,7 @@ TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
   bytes.output_forward = forward(2 * i);
   bytes.output_forward_kept = forward(0);
   const auto backward = [&](int64_t x1, int64_t gate_up) {
-    const int64_t held = T * (q + m) * s.convert + x1 + post;         // o, dy; a or, where that is kept, x1
+    const int64_t held = T * (q + m) * s.convert + x1 + post;  // o, dy; a or, where that is kept, x1
     const int64_t scaled = inputs.model.layers_have_scales && s.convert == 0 ? T * m * t : 0;  // dy
     const int64_t mlp = held + scaled + gate_up + T * (m + 2 * i) * t + post;  // normed, dact, act; db
     return std::max(

@@ -42,8 +42,8 @@ class CudaFlashKernel final : public CallKernel {
 
   std::string refusal(const MaskCall& call, const AttentionSizes& sizes) const override {
     if (sizes.width % 8 != 0 || sizes.width > kMostFlashWidth)
-      return cat("got head width ", sizes.width,
-                 ", expected a multiple of 8 up to ", kMostFlashWidth, "; use --attention reference");
+      return cat("got head width ", sizes.width, ", expected a multiple of 8 up to ", kMostFlashWidth,
+                 "; use --attention reference");
     if (heads_of(call, sizes).most_query_heads == 0)
       return cat("got ", dq_rows(call), " query rows of width ", sizes.width,
                  ", of which it counts the elements in 32 bits; use a smaller batch or more ranks");

@@ -17,9 +17,7 @@ struct AttentionHeads {
   int64_t query_width() const { return query * width; }
   int64_t key_value_width() const { return key_value * width; }
   // Rows of the projection's matrix.
-  int64_t projected_width() const {
-    return query_width() + (keys_are_values ? 1 : 2) * key_value_width();
-  }
+  int64_t projected_width() const { return query_width() + (keys_are_values ? 1 : 2) * key_value_width(); }
   bool operator==(const AttentionHeads&) const = default;
 };
 
@@ -30,7 +28,7 @@ struct AttentionPairs {
   double full = 0;
 
   AttentionPairs() = default;
-  AttentionPairs(double common, double full = 0) : common(common), full(full) {}  // NOLINT: most have one kind
+  AttentionPairs(double common, double full = 0) : common(common), full(full) {}
   AttentionPairs& operator+=(const AttentionPairs& more) {
     common += more.common;
     full += more.full;

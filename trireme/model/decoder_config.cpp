@@ -37,10 +37,10 @@ void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
         "mixtures of experts are supported as qwen3_moe and mixtral alone");
   keys.refuse_unless_absent({"no_rope_layers", "mrope_section", "vision_config", "audio_config"},
                             "models of this kind are not supported");
-  keys.refuse_unless_absent({"attn_logit_softcapping", "logit_scale", "embedding_multiplier",
-                             "residual_multiplier", "attention_multiplier", "logits_scaling", "scale_emb",
-                             "scale_depth", "attention_sinks", "clip_qkv"},
-                            "it changes the model's arithmetic and is not supported");
+  keys.refuse_unless_absent(
+      {"attn_logit_softcapping", "logit_scale", "embedding_multiplier", "residual_multiplier",
+       "attention_multiplier", "logits_scaling", "scale_emb", "scale_depth", "attention_sinks", "clip_qkv"},
+      "it changes the model's arithmetic and is not supported");
   if (!kind.gemma4)
     keys.refuse_unless_absent({"per_layer_config", "final_logit_softcapping"},
                               "it changes the model's arithmetic and is not supported in this family");
@@ -244,7 +244,8 @@ AttentionHeads full_heads_by_layer(const ConfigKeys& keys, const ModelConfig& co
 }
 
 void read_gemma4(const ConfigKeys& keys, ModelConfig& config) {
-  const char* const kInPython = "such a Gemma 4 is not built here; trireme.parallelize takes it (docs/huggingface.md)";
+  const char* const kInPython =
+      "such a Gemma 4 is not built here; trireme.parallelize takes it (docs/huggingface.md)";
   // transformers' own value is that of the smallest one.
   if (keys.integer("hidden_size_per_layer_input", 256) != 0)
     keys.refuse("hidden_size_per_layer_input", cat("embeddings of each layer: ", kInPython));

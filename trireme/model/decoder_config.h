@@ -43,8 +43,8 @@ struct DecoderKind {
   const ExpertKind* experts = nullptr;  // of a mixture in every layer; none: one MLP
   Windows windows = Windows::none;
   std::optional<int64_t> silent_window = 4096;  // where the file does not name it
-  bool gemma = false;                           // GeGLU, norms that add one (not Gemma 4's), a scaled embedding
-  bool scales_queries = false;                  // RopeConfig::query_scaling (Ministral 3)
+  bool gemma = false;           // GeGLU, norms that add one (not Gemma 4's), a scaled embedding
+  bool scales_queries = false;  // RopeConfig::query_scaling (Ministral 3)
   bool gemma3 = false;  // norms after each part, another rope where layers slide, query_pre_attn_scalar
   bool gemma4 = false;  // as well, and other heads where layers do not slide, normed values, capped logits
 };

@@ -22,12 +22,9 @@ struct WholeModel {
 };
 
 // Those whose tokens without images see each other as in the language model alone.
-constexpr WholeModel kWholeModels[] = {{"gemma3", true, false},
-                                       {"gemma4", true, false},
-                                       {"gemma4_unified", true, false},
-                                       {"mistral3", true, false},
-                                       {"qwen2_vl", false, true},
-                                       {"qwen2_5_vl", false, true},
+constexpr WholeModel kWholeModels[] = {{"gemma3", true, false},         {"gemma4", true, false},
+                                       {"gemma4_unified", true, false}, {"mistral3", true, false},
+                                       {"qwen2_vl", false, true},       {"qwen2_5_vl", false, true},
                                        {"qwen3_vl", false, false}};
 
 // A text_config, and its model by itself.
@@ -226,8 +223,8 @@ std::vector<std::string> whole_model_types() {
 }
 
 const std::vector<std::string>& image_tensor_names() {
-  static const std::vector<std::string> names{"vision_tower.", "multi_modal_projector.", "visual.",
-                                              "audio_tower.",  "embed_vision.",          "embed_audio.",
+  static const std::vector<std::string> names{"vision_tower.",   "multi_modal_projector.", "visual.",
+                                              "audio_tower.",    "embed_vision.",          "embed_audio.",
                                               "vision_embedder."};
   return names;
 }

@@ -96,8 +96,7 @@ class AdapterBuilder {
           cat(origin,
               ": the targets name modules of some layers alone, which is not built; name modules that "
               "every layer has"));
-    if (none)
-      throw ConfigError(cat(origin, ": LoRA is built for decoders, and this model is none"));
+    if (none) throw ConfigError(cat(origin, ": LoRA is built for decoders, and this model is none"));
     made_.rank = lora_.rank;
     made_.scale = lora_.scale();
     return std::move(made_);

@@ -68,13 +68,13 @@ struct RopeConfig {
 struct ModelConfig {
   const ModelFamily* family = nullptr;
   Causality causality = Causality::causal;
-  int64_t vocab_size = 0;           // V
-  int64_t hidden_size = 0;          // M
-  int64_t intermediate_size = 0;    // I, of each expert where there are experts
-  int64_t num_hidden_layers = 0;    // L
-  int64_t num_attention_heads = 0;  // H
-  int64_t num_key_value_heads = 0;  // K
-  int64_t head_dim = 0;             // D
+  int64_t vocab_size = 0;                    // V
+  int64_t hidden_size = 0;                   // M
+  int64_t intermediate_size = 0;             // I, of each expert where there are experts
+  int64_t num_hidden_layers = 0;             // L
+  int64_t num_attention_heads = 0;           // H
+  int64_t num_key_value_heads = 0;           // K
+  int64_t head_dim = 0;                      // D
   std::optional<AttentionHeads> full_heads;  // of layers without a window, where they have others (Gemma 4)
   int64_t max_position_embeddings = 0;
   // Positions are told to attention by rotating q and k; else a table of max_position_embeddings rows is
@@ -92,14 +92,15 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool output_bias = false;  // of the attention's output projection
   bool mlp_bias = false;
-  bool qk_norm = false;               // RMS norm of each head's q and k before rotary (Qwen3, Gemma 3)
-  bool v_norm = false;                // and of each head's v, without a weight (Gemma 4)
-  bool post_norms = false;            // RMS norm of what attention and the MLP add to x (Gemma 3)
-  bool norms_add_one = false;         // RMS norms multiply by 1 + weight (Gemma)
-  double embedding_scale = 1;         // rows of words are multiplied by it (Gemma)
-  bool layers_have_scales = false;    // what a layer gives is multiplied by a number that is not trained (Gemma 4)
-  GluGate gate = GluGate::silu;       // of a gated MLP
-  double logit_cap = 0;               // logits are cap tanh(logits / cap); 0: as they are (Gemma 4)
+  bool qk_norm = false;        // RMS norm of each head's q and k before rotary (Qwen3, Gemma 3)
+  bool v_norm = false;         // and of each head's v, without a weight (Gemma 4)
+  bool post_norms = false;     // RMS norm of what attention and the MLP add to x (Gemma 3)
+  bool norms_add_one = false;  // RMS norms multiply by 1 + weight (Gemma)
+  double embedding_scale = 1;  // rows of words are multiplied by it (Gemma)
+  bool layers_have_scales =
+      false;                     // what a layer gives is multiplied by a number that is not trained (Gemma 4)
+  GluGate gate = GluGate::silu;  // of a gated MLP
+  double logit_cap = 0;          // logits are cap tanh(logits / cap); 0: as they are (Gemma 4)
   std::vector<int64_t> layer_window;  // one a layer; 0: full attention
   // Fields that ask training to drop activations, with their rates above 0. Nothing here does: evaluation
   // drops none, and training refuses (train_options.h).

@@ -87,9 +87,9 @@ struct AdaptedMatrix {
   bool operator==(const AdaptedMatrix&) const = default;
 };
 struct Adapters {
-  std::vector<UnitSpec> units;          // of each layer; empty: the model itself is trained
+  std::vector<UnitSpec> units;                       // of each layer; empty: the model itself is trained
   std::vector<std::vector<AdaptedMatrix>> matrices;  // of each layer
-  int64_t rank = 0;                     // r
+  int64_t rank = 0;                                  // r
   double scale = 0;
 };
 

@@ -154,8 +154,8 @@ ConfigKeys keys_of_types(const ConfigKeys& keys) {
 // Of a model that was stretched before it was published: its positions are those that it reaches.
 void set_stretched(const ConfigKeys& rope, const ModelConfig& config, RopeConfig& full) {
   if ((full.kind == RopeKind::linear || full.kind == RopeKind::proportional) && !rope.has(kOriginalPositions))
-    full.original_max_position_embeddings = std::max<int64_t>(
-        1, std::llround(static_cast<double>(config.max_position_embeddings) / full.factor));
+    full.original_max_position_embeddings =
+        std::max<int64_t>(1, std::llround(static_cast<double>(config.max_position_embeddings) / full.factor));
 }
 
 }  // namespace
@@ -231,8 +231,7 @@ LayerRopes parse_said_layer_ropes(const ConfigKeys& keys, const ModelConfig& con
 
 const Json& gemma4_rope_parameters() {
   static const Json silent = {
-      {kFullAttention,
-       {{"rope_type", "proportional"}, {kTurningShare, 0.25}, {"rope_theta", 1'000'000.0}}},
+      {kFullAttention, {{"rope_type", "proportional"}, {kTurningShare, 0.25}, {"rope_theta", 1'000'000.0}}},
       {kSlidingAttention, {{"rope_type", "default"}, {"rope_theta", 10'000.0}}}};
   return silent;
 }

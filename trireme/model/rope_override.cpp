@@ -220,8 +220,8 @@ ModelConfig with_rope(const ModelConfig& config, const RopeOverride& override) {
   }
   if (config.rope.query_scaling) keep_query_scaling(rope, *config.rope.query_scaling);
   theta = override.theta.value_or(theta);
-  const bool unstretched = kind == RopeKind::standard ||
-                           (kind == RopeKind::proportional && rope.value("factor", Json(1)) == 1);
+  const bool unstretched =
+      kind == RopeKind::standard || (kind == RopeKind::proportional && rope.value("factor", Json(1)) == 1);
   if (unstretched && override.theta) {
     const Json positions = json.value("max_position_embeddings", Json());
     json["max_position_embeddings"] =

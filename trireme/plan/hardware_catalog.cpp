@@ -9,6 +9,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/nearest_name.h"
 #include "trireme/base/sizes.h"
+#include "trireme/kernels/backward_heads.h"
 #include "trireme/kernels/long_documents.h"
 #include "trireme/plan/published_peak_rate.h"
 #include "trireme/plan/token_operation_bytes.h"
@@ -101,6 +102,9 @@ const Chip kChips[] = {
 constexpr double kStreamed = 0.83;
 // Of NVLink's line rate, what NCCL moves; of InfiniBand's; of PCIe's, what pinned copies reach.
 constexpr double kNvlinkUsed = 370.0 / 450, kNetworkUsed = 48.5 / 50, kPcieUsed = 0.8;
+// Of FlashAttention-2's rate, what memory-efficient attention has for heads that are wider than it takes: a guess,
+// from its keeping of sums in global memory and its products without warpgroups. Nothing was measured.
+constexpr WidthShare kWideByEfficient{0.35, 0.3};
 // Of the peak of fp32 without TF32: cuBLAS, and the memory-efficient attention kernel.
 constexpr double kFp32Products = 0.77, kFp32Forward = 0.35, kFp32Backward = 0.25;
 
@@ -187,11 +191,14 @@ class ProfileOfChip {
   void attention() {
     profile_.flash4 = chip_.flash4;
     const WidthShare flash2{chip_.flash_share, chip_.flash_share};
-    const std::pair<double, WidthShare> widths[] = {{64, profile_.flash4 ? kNarrowByFlash4 : kNarrow},
-                                                    {kMostDenseWidth, {1, 1}},
-                                                    {kMostDenseWidth + 8, flash2},
-                                                    {248, flash2},
-                                                    {256, profile_.flash4 ? kWidestByFlash4 : flash2}};
+    const std::pair<double, WidthShare> widths[] = {
+        {64, profile_.flash4 ? kNarrowByFlash4 : kNarrow},
+        {kMostDenseWidth, {1, 1}},
+        {kMostDenseWidth + 8, flash2},
+        {248, flash2},
+        {kMostFlashWidth, profile_.flash4 ? kWidestByFlash4 : flash2},
+        {kMostFlashWidth + 8,
+         {chip_.flash_share * kWideByEfficient.forward, chip_.flash_share * kWideByEfficient.backward}}};
     for (const AttentionSpeed& speed : chip_.attention)
       for (const auto& [width, share] : widths) {
         profile_.rates_16_bit[WorkKind::attention_forward].points.push_back(
@@ -210,7 +217,9 @@ class ProfileOfChip {
                    ? "widths 64 and 256 as there"
                    : "width 64 by the ratio that arXiv 2407.08608 has on an H100 (figures 5 and 6)",
                "; other heads wider than 128 by FlashAttention-2's share: ",
-               format_fixed(chip_.flash_share, 2)));
+               format_fixed(chip_.flash_share, 2), "; those wider than ", kMostFlashWidth,
+               " estimated: ", kWideByEfficient.forward, " and ", kWideByEfficient.backward,
+               " of that, forward and backward, by memory-efficient attention"));
       from(FigureOrigin::estimated, figure(kind, true),
            "the memory-efficient kernel without tensor cores, as a share of the fp32 peak");
     }
