@@ -97,8 +97,9 @@ TEST(CudaKernels, fp32_beyond_what_is_known_names_bf16) {
     return kernel.refusal(mask_calls(keys, 1, 1).front(), sizes);
   };
   const auto efficient = make_cuda_efficient_kernel(), reference = make_reference_call_kernel();
-  EXPECT_EQ(refusal(*efficient, *causal_keys(524287), 32), "");
-  EXPECT_THAT(refusal(*efficient, *causal_keys(524288), 32), HasSubstr("--bf16"));
+  constexpr int64_t kMostRows = (int64_t{1} << 31) / 128 - 1;  // of one head, whose elements 32 bits count
+  EXPECT_EQ(refusal(*efficient, *causal_keys(kMostRows), 32), "");
+  EXPECT_THAT(refusal(*efficient, *causal_keys(kMostRows + 1), 32), HasSubstr("--bf16"));
   EXPECT_THAT(refusal(*efficient, *causal_keys(64, 8), 1), HasSubstr("a window"));
   EXPECT_EQ(refusal(*reference, *causal_keys(4096, 8), 1), "");
   EXPECT_THAT(refusal(*reference, *causal_keys(4097, 8), 1), HasSubstr("--bf16"));

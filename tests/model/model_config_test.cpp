@@ -436,12 +436,12 @@ TEST(ModelConfig, of_gemma_4_layers_with_full_attention_have_other_heads) {
   const std::string by_layer = R"({"head_dim":512,"num_key_value_heads":4})";
   std::string every_sixth;
   for (int layer = 5; layer < 60; layer += 6)
-    every_sixth += cat(layer == 5 ? "" : ",", "\"", layer, "\":", by_layer);
+    every_sixth += cat(layer == 5 ? "\"0" : ",\"", layer, "\":", by_layer);
   EXPECT_EQ(parse(cat(sizes, R"(,"per_layer_config":{)", every_sixth, "}}")).full_heads, config.full_heads)
       << "as transformers 5 writes it again";
   for (const std::string& other :
        {cat(R"("5":)", by_layer), std::string(R"("5":{"head_dim":512,"sliding_window":9})"),
-        cat(every_sixth, R"(,"6":)", by_layer)})
+        cat(every_sixth, R"(,"06":)", by_layer), cat(every_sixth, R"(,"5":)", by_layer)})
     EXPECT_THAT(refusal(cat(sizes, R"(,"per_layer_config":{)", other, "}}")), HasSubstr("per_layer_config"))
         << other;
 }

@@ -175,7 +175,9 @@ TEST(RopeOverride, stretches_the_pairs_that_turn_and_refuses_to_turn_the_others)
   EXPECT_DOUBLE_EQ(theta.rope.theta, 5e6);
   EXPECT_DOUBLE_EQ(theta.rope.turning_share, 0.25);
   EXPECT_EQ(theta.max_position_embeddings, 99999);
-  for (const char* other : {"yarn:4", "linear:4", "default"})
+  EXPECT_EQ(with(R"({"rope_type": "proportional", "factor": 4})", before).raw, after.raw);
+  for (const char* other : {"yarn:4", "linear:4", "default",
+                            R"({"rope_type": "proportional", "factor": 4, "partial_rotary_factor": 1.0})"})
     EXPECT_THAT(message_of<ConfigError>([&] { with(other, before); }), HasSubstr("proportional:4")) << other;
 }
 

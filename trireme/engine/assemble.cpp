@@ -295,7 +295,8 @@ std::string Engine::description() const {
   const int64_t heads = round_up(forecast_inputs_.rank_heads, options.head_chunks) / options.head_chunks;
   const std::string documents = local_attention_->for_documents(
       {heads, config_.num_attention_heads / config_.num_key_value_heads, config_.head_dim});
-  if (!documents.empty()) text += "; " + documents;
+  if (!documents.empty())
+    text += cat("; ", documents, full_local_attention_ ? ", in layers with a window" : "");
   text += cat("; values in ", dtype_name(storage), ", matmuls in ", dtype_name(tile));
   if (options.purpose == Purpose::training) text += "; recompute " + forecast_inputs_.recompute.description();
   if (recompute_choice_) text += ", " + recompute_choice_->description();

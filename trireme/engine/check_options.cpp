@@ -2,6 +2,7 @@
 
 #include "trireme/attention/head_shares.h"
 #include "trireme/base/error.h"
+#include "trireme/kernels/backward_heads.h"
 #include "trireme/kernels/flash4_sizes.h"
 
 namespace trireme {
@@ -151,12 +152,20 @@ void check_heads(const EngineOptions& options, const ModelConfig& config) {
                               " of the model has a window of ", config.layer_window[layer],
                               " tokens, which that kernel does not know; use --attention auto or flash"));
   const int64_t H = config.num_attention_heads;
-  for (const AttentionHeads& heads : {config.heads(), config.heads_of_full_attention()})
+  const bool in_16_bits_on_cuda = options.device.is_cuda() && options.precision != Precision::fp32;
+  const bool by_name = options.attention == AttentionKernel::flash ||
+                       options.attention == AttentionKernel::cudnn ||
+                       options.attention == AttentionKernel::cudnn_packed;
+  for (const AttentionHeads& heads : {config.heads(), config.heads_of_full_attention()}) {
+    if (in_16_bits_on_cuda && by_name && heads.width > kMostFlashWidth)
+      throw ConfigError(cat("--attention ", name_of(options.attention), ": the model has heads ", heads.width,
+                            " wide, expected at most ", kMostFlashWidth, "; use --attention auto"));
     if (options.attention == AttentionKernel::flash4 && !flash4_takes_heads(H, heads.key_value, heads.width))
       throw ConfigError(cat("--attention flash4: the model has ", H, " query and ", heads.key_value,
                             " key/value heads ", heads.width, " wide, expected a width of ", flash4_widths(),
                             " and at most ", kFlash4MostGroup,
                             " query heads a key/value head; use --attention auto"));
+  }
   check_one_rank_a_head(H, options.ulysses);
   const int64_t most = most_heads_of_rank(H, options.ulysses);
   if (options.head_chunks > most)

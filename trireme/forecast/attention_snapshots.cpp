@@ -93,7 +93,7 @@ struct Buffers {
     if (!inputs.fused_on_gpu) return 0;
     // A graph's lse, row by row as it writes it; a dense call has none.
     if (graphs) return std::max(lse, key_block_parts());
-    const int64_t of_a_call = call_heads < heads ? call_o : 0;
+    const int64_t of_a_call = call_heads < heads ? call_o : each_document_alone() ? o + lse : 0;
     return (documents_alone() ? o + lse : of_a_call) + key_block_parts() + wide_call_copies();
   }
   bool backward_in_calls() const {
@@ -103,6 +103,8 @@ struct Buffers {
   int64_t of_a_backward_call(int64_t bytes) const {
     return backward_in_calls() ? bytes * backward_call_heads / heads : bytes;
   }
+  // Wide heads have no calls of several documents, of which one may be nearly as long as the sample.
+  bool each_document_alone() const { return wide && inputs.packed; }
   // q, k and v of a call, where 32 bits do not count their rows' elements.
   int64_t wide_call_copies() const {
     if (!wide) return 0;
@@ -121,7 +123,9 @@ struct Buffers {
   }
   // What a call of backward gives beside the whole result, with the log-sum-exp that it reads.
   int64_t gradients_of_a_call() const {
-    return backward_in_calls() || documents_alone() ? of_a_backward_call(o + kv + lse) : 0;
+    const bool calls =
+        backward_in_calls() || documents_alone() || (each_document_alone() && call_heads == heads);
+    return calls ? of_a_backward_call(o + kv + lse) : 0;
   }
 
   // What a backward on a GPU holds beside its arguments and results (libtorch's attention_backward.cu and

@@ -3,8 +3,9 @@
 //
 //   part        made again in backward                        bytes a token (e stored, t of tiles)
 //   attention   4 D H keys FLOPs; with Ulysses o sent         H D e + 4 H
-//   qkv         product M x (H + 2K) D, norm, rotation;       (H + 2K) D e; with Ulysses H D e more (kOHeads)
-//               with Ulysses q, k, v and o sent; (H + K) D where keys are values
+//   qkv         product M x (H + 2K) D (H + K where keys are  (H + 2K) D e; with Ulysses H D e more (kOHeads)
+//               values), norm, rotation; with Ulysses q, k, v
+//               and o sent
 //   mlp         products H D x M and M x 2 I (M x I too       M t + 2 I t (of encoders M t + (I + M) t)
 //               where a norm follows; of encoders twice)
 //

@@ -155,11 +155,10 @@ void add_before_attention(const ModelSizes& model, const TileSizes& s, TileBytes
   const int64_t T = s.T, t = s.t, m = s.m, width = model.head_dim, v_rows = T * model.kv_heads;
   const int64_t rotated = s.q + s.v, of_v = T * s.v * t;
   const int64_t products = model.keys_are_values ? 2 : 3;  // that LoRA adapts
-  const int64_t own = model.keys_are_values ? T * s.projected * t : 0;
   // Rows of cos and sin, beside the heads.
   const int64_t turning = s.blocks(3, rotated) + s.blocks(2, width, T, rotated);
   const int64_t v_norm = model.v_norm ? 2 * of_v + s.blocks(2, width, v_rows, width) : 0;  // v, and normed
-  const int64_t projected = model.keys_are_values ? own : T * s.projected * s.convert;
+  const int64_t projected = T * s.projected * (model.keys_are_values ? t : s.convert);
   bytes.input_forward =
       T * m * t + std::max(s.blocks(2, m), projected + std::max({turning, s.inner(products), v_norm}));
 
@@ -169,7 +168,7 @@ void add_before_attention(const ModelSizes& model, const TileSizes& s, TileBytes
   // d(v), v of the projection, and the gradient of it.
   const int64_t v_norm_backward =
       model.v_norm ? 3 * of_v + s.blocks(6, width, v_rows, width) + s.norm_sums(v_rows, 1, width) : 0;
-  bytes.input_backward = T * m * t + before + T * s.packed * s.convert + own +
+  bytes.input_backward = T * m * t + before + projected +
                          std::max({T * m * t + std::max(s.rms_backward(T), s.inner(products)),
                                    s.gradient(s.projected, m, products), turning, norms, v_norm_backward});
 }

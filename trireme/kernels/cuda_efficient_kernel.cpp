@@ -59,14 +59,14 @@ class CudaEfficientKernel final : public CallKernel {
     if (!call.band.full() && !call.band.causal())
       return cat("got a window, which it does not know", kInstead);
     const int64_t rows = std::max(call.rows(), call.keys());
-    if (rows * sizes.query_heads * sizes.width > std::numeric_limits<int32_t>::max())
-      return cat("got ", rows, " rows of ", sizes.query_heads, " heads of width ", sizes.width,
-                 ", of which it counts the elements in 32 bits", kInstead);
+    if (most_heads(call, sizes) == 0)
+      return cat("got ", rows, " rows of width ", sizes.width, ", of which it counts the elements in 32 bits",
+                 kInstead);
     return {};
   }
 
-  HeadsOfCall heads_of(const MaskCall& /*call*/, const AttentionSizes& sizes) const override {
-    return {sizes.query_heads, /*many_groups=*/false};
+  HeadsOfCall heads_of(const MaskCall& call, const AttentionSizes& sizes) const override {
+    return {std::min(sizes.query_heads, most_heads(call, sizes)), /*many_groups=*/false};
   }
 
   AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -97,6 +97,11 @@ class CudaEfficientKernel final : public CallKernel {
   }
 
  private:
+  // Whose elements are counted in 32 bits.
+  static int64_t most_heads(const MaskCall& call, const AttentionSizes& sizes) {
+    return std::numeric_limits<int32_t>::max() / (std::max(call.rows(), call.keys()) * sizes.width);
+  }
+
   bool fp32_;
 };
 

@@ -1,7 +1,10 @@
 #include "trireme/model/decoder_config.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <optional>
+#include <set>
 
 #include "trireme/base/error.h"
 #include "trireme/model/rope_config.h"
@@ -214,6 +217,15 @@ AttentionHeads full_heads(const ConfigKeys& keys, const ModelConfig& config) {
   return heads;
 }
 
+// transformers writes them with as many digits as the last layer has: "05".
+std::optional<size_t> layer_number(const std::string& text, int64_t layers) {
+  int64_t layer = -1;
+  const char* const end = text.data() + text.size();
+  const auto [read, error] = std::from_chars(text.data(), end, layer);
+  if (error != std::errc() || read != end || layer < 0 || layer >= layers) return std::nullopt;
+  return static_cast<size_t>(layer);
+}
+
 // As transformers 5 writes it again: what differs from the other layers, by the layer's number.
 AttentionHeads full_heads_by_layer(const ConfigKeys& keys, const ModelConfig& config) {
   AttentionHeads heads = config.heads();
@@ -222,8 +234,7 @@ AttentionHeads full_heads_by_layer(const ConfigKeys& keys, const ModelConfig& co
   const char* const kExpected =
       "expected head_dim and num_key_value_heads, alike for each layer of full attention and for no other";
   if (!by_layer.is_object()) keys.refuse("per_layer_config", kExpected);
-  const int64_t full = std::ranges::count(config.layer_window, 0);
-  bool first = true;
+  std::set<size_t> seen;
   for (const auto& [number, of_layer] : by_layer.items()) {
     const ConfigKeys layer_keys(of_layer, keys.origin(), cat("per_layer_config.", number, "."));
     for (const auto& [key, value] : of_layer.items())
@@ -231,15 +242,14 @@ AttentionHeads full_heads_by_layer(const ConfigKeys& keys, const ModelConfig& co
     AttentionHeads of_this = heads;
     of_this.width = layer_keys.size("head_dim", config.head_dim, kWidestHead);
     of_this.key_value = layer_keys.size("num_key_value_heads", config.num_key_value_heads);
-    const auto is_number = [&](int64_t layer) { return std::to_string(layer) == number; };
-    int64_t layer = 0;
-    while (layer < config.num_hidden_layers && !is_number(layer)) ++layer;
-    if (layer == config.num_hidden_layers || config.layer_window[static_cast<size_t>(layer)] != 0 ||
-        (!first && of_this != heads) || std::ssize(by_layer) != full)
+    const std::optional<size_t> layer = layer_number(number, config.num_hidden_layers);
+    if (!layer || config.layer_window[*layer] != 0 || (!seen.empty() && of_this != heads) ||
+        !seen.insert(*layer).second)
       keys.refuse("per_layer_config", kExpected);
     heads = of_this;
-    first = false;
   }
+  if (std::ssize(seen) != std::ranges::count(config.layer_window, 0))
+    keys.refuse("per_layer_config", kExpected);
   return heads;
 }
 
@@ -258,12 +268,14 @@ void read_gemma4(const ConfigKeys& keys, ModelConfig& config) {
   config.layers_have_scales = true;
   config.query_pre_attn_scalar = 1;
   config.layer_window.back() = 0;  // transformers forces it
-  const AttentionHeads full =
-      keys.has("per_layer_config") ? full_heads_by_layer(keys, config) : full_heads(keys, config);
-  if (full.width % 2 != 0) keys.refuse("global_head_dim", "rotary embeddings need an even width");
+  const bool by_layer = keys.has("per_layer_config");
+  const AttentionHeads full = by_layer ? full_heads_by_layer(keys, config) : full_heads(keys, config);
+  if (full.width % 2 != 0)
+    keys.refuse(by_layer ? "per_layer_config" : "global_head_dim", "rotary embeddings need an even width");
   if (full.query % full.key_value != 0)
-    keys.refuse("num_global_key_value_heads",
-                cat("num_attention_heads ", full.query, " is not a multiple of it"));
+    keys.refuse(by_layer ? "per_layer_config" : "num_global_key_value_heads",
+                cat("num_attention_heads ", full.query, " is not a multiple of ", full.key_value,
+                    " key/value heads"));
   config.full_heads = full;
   if (keys.has("final_logit_softcapping")) {
     config.logit_cap = keys.number("final_logit_softcapping", 0);

@@ -46,7 +46,8 @@ struct DecoderKind {
   bool gemma = false;           // GeGLU, norms that add one (not Gemma 4's), a scaled embedding
   bool scales_queries = false;  // RopeConfig::query_scaling (Ministral 3)
   bool gemma3 = false;  // norms after each part, another rope where layers slide, query_pre_attn_scalar
-  bool gemma4 = false;  // as well, and other heads where layers do not slide, normed values, capped logits
+  // Norms after each part, another rope and other heads where layers do not slide, normed values, capped logits.
+  bool gemma4 = false;
 };
 
 ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind);

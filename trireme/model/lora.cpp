@@ -94,8 +94,8 @@ class AdapterBuilder {
         (!none && std::ranges::any_of(made_.matrices, none_in)))
       throw ConfigError(
           cat(origin,
-              ": the targets name modules of some layers alone, which is not built; name modules that "
-              "every layer has"));
+              ": the targets name modules of some layers alone, which is not built; name a module that "
+              "every layer has, beside others or alone"));
     if (none) throw ConfigError(cat(origin, ": LoRA is built for decoders, and this model is none"));
     made_.rank = lora_.rank;
     made_.scale = lora_.scale();

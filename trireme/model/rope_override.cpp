@@ -14,7 +14,7 @@ namespace trireme {
 namespace {
 
 constexpr const char* kForms =
-    R"(yarn:16, linear:4, dynamic:4, llama3:8, default, or an object such as {"rope_type": "yarn", "factor": 16})";
+    R"(yarn:16, linear:4, dynamic:4, llama3:8, proportional:4, default, or an object such as {"rope_type": "yarn", "factor": 16})";
 
 Json parse_scaling_object(const std::string& text) {
   try {
@@ -90,8 +90,10 @@ Json own_rope(const ModelConfig& config) {
 // KIND:FACTOR of the kind that the model has changes its factor and leaves its other numbers.
 Json scaling_of(const std::string& text, const ModelConfig& before) {
   Json rope = parse_scaling(text);
-  if (text.starts_with('{') || kind_of(rope, text) != before.rope.kind) return rope;
+  if (kind_of(rope, text) != before.rope.kind) return rope;
   const Json own = own_rope(before);
+  if (own.contains(kTurningShare) && !rope.contains(kTurningShare)) rope[kTurningShare] = own[kTurningShare];
+  if (text.starts_with('{')) return rope;
   for (const char* key : {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor",
                           "truncate", "low_freq_factor", "high_freq_factor", kTurningShare})
     if (own.contains(key)) rope[key] = own[key];
@@ -147,12 +149,15 @@ void check_layers_to_override(const ModelConfig& config) {
         "model slides over a window; for a longer sequence raise max_position_embeddings of its config.json");
 }
 
-// Another kind would turn all of each head.
-void check_kind(const ModelConfig& config, RopeKind kind) {
-  if (config.rope.kind != RopeKind::proportional || kind == config.rope.kind) return;
-  throw ConfigError(cat("--rope_scaling: this model turns ", number_text(config.rope.turning_share),
-                        " of the pairs of each head, which ", name_of(kind),
-                        " does not know; expected proportional with its factor, as in proportional:4"));
+// Another kind, or another share, would be another model.
+void check_turning_share(const ModelConfig& config, RopeKind kind, const Json& rope) {
+  if (config.rope.kind != RopeKind::proportional) return;
+  const double share = config.rope.turning_share;
+  if (kind == config.rope.kind && rope.value(kTurningShare, Json(1)) == share) return;
+  throw ConfigError(
+      cat("--rope_scaling: this model turns ", number_text(share), " of the pairs of each head, and ",
+          name_of(kind), " would turn others; expected ",
+          "proportional with a factor, as in proportional:4 (proportional:1 takes a scaling away)"));
 }
 
 // They keep the embedding that they have; one that is made of max_position_embeddings would become another.
@@ -181,7 +186,8 @@ int64_t original_positions(const ModelConfig& config) {
 void list_rope_options(OptionList& list, RopeOverride& rope) {
   // On resume the model is compared, which knows what these made of it.
   list.text("rope_scaling", rope.scaling,
-            "in place of the model's own: yarn:16, linear:4, dynamic:4, llama3:8, default, or JSON as in "
+            "in place of the model's own: yarn:16, linear:4, dynamic:4, llama3:8, proportional:4, default, "
+            "or JSON as in "
             "config.json; the factor is of the length of pretraining")
       .on_resume(ResumeRule::by_content);
   list.real("rope_theta", rope.theta, above(1, 1e18),
@@ -205,7 +211,7 @@ ModelConfig with_rope(const ModelConfig& config, const RopeOverride& override) {
   if (!override.scaling.empty()) {
     rope = scaling_of(override.scaling, config);
     kind = kind_of(rope, override.scaling);
-    check_kind(config, kind);
+    check_turning_share(config, kind, rope);
     json.erase(kOriginalPositions);
     set_positions(json, rope, config, kind);
     if (rope.contains("rope_theta")) {

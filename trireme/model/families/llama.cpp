@@ -298,6 +298,7 @@ const ModelFamily& llama_family() {
                         {"deepseek_v3", kOtherExperts},
                         {"gpt_oss", kOtherExperts},
                         {"llama4_text", kOtherExperts},
+                        {"gemma4_unified_text", kInPythonAlone},
                         {"mistral4", kInPythonAlone},
                         {"qwen3_5", kInPythonAlone},
                         {"qwen3_5_text", kInPythonAlone},
