@@ -144,7 +144,7 @@ const Json& empty_object() {
 ConfigKeys keys_of_types(const ConfigKeys& keys) {
   const Json& types =
       is_filled(keys.json(), "rope_parameters") ? keys.json()["rope_parameters"] : empty_object();
-  const ConfigKeys of_types(types, keys.origin(), "rope_parameters.");
+  ConfigKeys of_types(types, keys.origin(), "rope_parameters.");
   for (const auto& [name, value] : types.items())
     if (name != kFullAttention && name != kSlidingAttention)
       of_types.refuse(name, cat("expected ", kFullAttention, " and ", kSlidingAttention, ", an object each"));
