@@ -105,8 +105,7 @@ TEST_P(CudaAttention, a_long_backward_in_calls_of_a_group_of_heads_equals_the_de
 
 // Gemma 4's layers with full attention.
 TEST_P(CudaAttention, heads_512_wide_equal_the_definition_whole_and_packed) {
-  const auto wide =
-      make_local_attention(AttentionKernel::automatic, at::kCUDA, GetParam(), SampleLengths::few, 512);
+  const auto wide = kernel(AttentionKernel::automatic);
   const DrawnMask packed{visible_keys({}, {Documents({0, 130, 131, 300})}, 300, {{0, 300}}, {{0, 300}}), 1,
                          ""};
   for (uint64_t seed = 0; seed < 4; ++seed) {

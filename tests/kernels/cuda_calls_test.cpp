@@ -3,6 +3,7 @@
 // ones leave unwritten.
 #include "trireme/kernels/cuda_calls.h"
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -42,7 +43,7 @@ std::unique_ptr<CallsAttention> flash() {
 }
 // As 'auto' is in 16 bits, and in 32.
 std::unique_ptr<CallsAttention> both() {
-  return attention_of(make_cudnn_kernel(), make_cuda_flash_kernel());
+  return attention_of(make_cudnn_kernel(), make_cuda_flash_kernel(), make_cuda_wide_heads_kernel());
 }
 // The same, with documents of 64 tokens long enough for calls of their own.
 std::unique_ptr<CallsAttention> long_ones_alone() {
@@ -100,18 +101,34 @@ TEST(CallsAttention, equals_the_definition_on_random_masks_in_fp32) {
 
 // Gemma 4's heads of 512, whole samples and packed ones.
 TEST(CallsAttention, heads_wider_than_256_equal_the_definition_in_16_bits) {
-  const auto attention = attention_of(make_cuda_wide_heads_kernel());
-  const CallCounter efficient(kEfficient);
+  const auto attention = both();
   const DrawnMask packed{visible_keys({}, {Documents({0, 30, 31, 90})}, 90, {{0, 90}}, {{0, 90}}), 1, ""};
-  for (uint64_t seed = 0; seed < 4; ++seed) {
+  for (uint64_t seed = 0; seed < 6; ++seed) {
     LawCase c = in_16_bits(seed);
-    c.width = seed % 2 == 0 ? 264 : 512;
+    c.width = std::array{256, 264, 512}[seed % 3];
     for (const DrawnMask& mask : {whole(Causality::causal, 65), whole(Causality::full, 40), packed}) {
+      const CallCounter efficient(kEfficient);
       trireme_test::expect_definition(*attention, mask, c, seed);
+      EXPECT_EQ(efficient.calls() > 0, c.width > 256) << c.width;
       if (HasFailure()) return;
     }
   }
-  EXPECT_GT(efficient.calls(), 0);
+}
+
+TEST(CallsAttention, a_width_that_no_kernel_takes_is_refused_by_the_one_of_such_widths) {
+  const auto attention = both();
+  for (const auto& [width, refusal] :
+       {std::pair<int64_t, const char*>{12, "'flash (CUDA, FlashAttention-2)': got head width 12"},
+        {300, "'efficient (CUDA, 16 bits)': got head width 300"}}) {
+    const at::Tensor q = at::randn({1, 128, 1, width}).to(at::kHalf);
+    const AttentionSpec spec{1, causal_keys(128), {0}, ResultDtype::of_input};
+    try {
+      attention->forward(q, q, q, spec);
+      FAIL() << width;
+    } catch (const ConfigError& error) {
+      EXPECT_NE(std::string(error.what()).find(refusal), std::string::npos) << error.what();
+    }
+  }
 }
 
 TEST(CallsAttention, cudnn_equals_the_definition_whole_and_in_parts) {
@@ -391,8 +408,9 @@ TEST(CallsAttention, says_from_what_length_documents_are_calls_of_cudnn) {
       both()->for_documents({32, 4, 128}),
       "packed documents of 4096 tokens or more by cudnn, shorter ones by flash (CUDA, FlashAttention-2)");
   for (const auto& without :
-       {both()->for_documents({32, 4, 256}), flash()->for_documents({32, 4, 128}),
-        attention_of(make_cudnn_kernel())->for_documents({32, 4, 128}), fp32()->for_documents({32, 4, 128})})
+       {both()->for_documents({32, 4, 256}), both()->for_documents({32, 4, 512}),
+        flash()->for_documents({32, 4, 128}), attention_of(make_cudnn_kernel())->for_documents({32, 4, 128}),
+        fp32()->for_documents({32, 4, 128})})
     EXPECT_EQ(without, "");
 }
 

@@ -62,6 +62,20 @@ def in_fp64(model):
         yield
 
 
+@contextlib.contextmanager
+def transformers_rule_in_fp64(model):
+    """Its code with every float32 read as float64. In fp32 sums of tokens that cancel, as of dt_bias, tell one order from another."""
+
+    class Torch:
+        def __getattr__(self, name):
+            return torch.float64 if name == "float32" else getattr(torch, name)
+
+    layer = next(module for module in model.modules() if type(module).__name__.endswith("GatedDeltaNet"))
+    functions = sys.modules[type(layer).__module__]
+    with unittest.mock.patch.object(functions, "torch", Torch()):
+        yield
+
+
 def each_document_alone(model, batch):
     """Without flash-linear-attention transformers lets packed documents see each other."""
     if "position_ids" not in batch:
@@ -119,10 +133,11 @@ def test_the_delta_rule_of_transformers(ranks):
 
 
 def run_rule_of_transformers(group):
-    model = make_model("qwen3_5", torch.float32)
+    model = make_model("qwen3_5")
     for kind in ("plain", "packed", "right padding", "left padding"):
         batch = make_batch(kind, "")
-        compare(each_document_alone(model, batch), shared(model, batch, group))
+        with transformers_rule_in_fp64(model):
+            compare(each_document_alone(model, batch), shared(model, batch, group))
 
 
 def test_checkpointed_layers_find_their_own_documents_again(ranks):
@@ -131,11 +146,12 @@ def test_checkpointed_layers_find_their_own_documents_again(ranks):
 
 def run_checkpointing(group):
     """Two batches of other documents go forward before either goes back."""
-    model = make_model("qwen3_5", torch.float32)
+    model = make_model("qwen3_5")
     batches = [make_batch("packed", ""), make_batch("plain", "")]
-    truths = [each_document_alone(model, batch) for batch in batches]
-    for reentrant in (False, True):
-        compare_checkpointed(model, batches, truths, group, reentrant)
+    with transformers_rule_in_fp64(model):
+        truths = [each_document_alone(model, batch) for batch in batches]
+        for reentrant in (False, True):
+            compare_checkpointed(model, batches, truths, group, reentrant)
 
 
 def test_whole_batches_with_the_memory_helpers_around(ranks):
@@ -143,13 +159,14 @@ def test_whole_batches_with_the_memory_helpers_around(ranks):
 
 
 def run_whole_batches(group):
-    model, batch = make_model("qwen3_5", torch.float32), make_batch("packed", "")
-    truth = each_document_alone(model, batch)
-    model.zero_grad(set_to_none=True)
-    with trireme.fused_loss(model), trireme.tile_mlp(model, tokens_per_tile=5):
-        with trireme.parallelize(model, group, whole_batches=True):
-            loss = model(**batch).loss
-            loss.backward()
+    model, batch = make_model("qwen3_5"), make_batch("packed", "")
+    with transformers_rule_in_fp64(model):
+        truth = each_document_alone(model, batch)
+        model.zero_grad(set_to_none=True)
+        with trireme.fused_loss(model), trireme.tile_mlp(model, tokens_per_tile=5):
+            with trireme.parallelize(model, group, whole_batches=True):
+                loss = model(**batch).loss
+                loss.backward()
     trireme.sum_gradients(model.parameters(), group)
     compare(truth, (loss.item(), gradients(model)))
     assert not any("forward" in module.__dict__ for module in model.modules())

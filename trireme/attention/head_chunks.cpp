@@ -37,8 +37,9 @@ class StayingGradients {
     return chunk.leaving.key_value[rank].size() < chunk.needed.key_value[rank].size();
   }
   bool any() const { return dk_.defined(); }
-  // -> [dq | dk | dv] that leave with the chunk: with what stayed, and without what stays.
-  at::Tensor take(const AttentionGradients& gradients, const HeadChunk& chunk, size_t rank) {
+  // -> [dq | dk | dv] that leave with the chunk, in `dtype`: with what stayed, and without what stays.
+  at::Tensor take(const AttentionGradients& gradients, const HeadChunk& chunk, size_t rank,
+                  at::ScalarType dtype) {
     const int64_t needed = chunk.needed.key_value[rank].size(),
                   leaving = chunk.leaving.key_value[rank].size();
     if (any() && needed > 0) {
@@ -49,7 +50,14 @@ class StayingGradients {
       dk_ = gradients.dk.narrow(2, leaving, 1).clone();
       dv_ = gradients.dv.narrow(2, leaving, 1).clone();
     }
-    return at::cat({gradients.dq, gradients.dk.narrow(2, 0, leaving), gradients.dv.narrow(2, 0, leaving)}, 2);
+    const int64_t queries = gradients.dq.size(2);
+    std::vector<int64_t> sizes = gradients.dq.sizes().vec();
+    sizes[2] = queries + 2 * leaving;
+    const at::Tensor joined = at::empty(sizes, gradients.dq.options().dtype(dtype));
+    joined.narrow(2, 0, queries).copy_(gradients.dq);
+    joined.narrow(2, queries, leaving).copy_(gradients.dk.narrow(2, 0, leaving));
+    joined.narrow(2, queries + leaving, leaving).copy_(gradients.dv.narrow(2, 0, leaving));
+    return joined;
   }
 
  private:
@@ -149,9 +157,8 @@ class ChunkedAttention final : public ShardedAttention {
                               {pair.narrow(2, query.size(), query.size()),
                                output.lse_BhS.slice(1, query.begin - share.begin, query.end - share.begin)},
                               spec);
-      const at::Tensor joined = staying.take(gradients, chunk, rank_);
-      ToSequence to_sequence =
-          begin_to_sequence(ulysses_, layout, packed_counts(chunk.leaving), joined.to(qkv.scalar_type()));
+      ToSequence to_sequence = begin_to_sequence(ulysses_, layout, packed_counts(chunk.leaving),
+                                                 staying.take(gradients, chunk, rank_, qkv.scalar_type()));
       if (before) add_gradients(chunks_[c - 1], *before);
       before.emplace(std::move(to_sequence));
     }

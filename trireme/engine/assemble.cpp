@@ -68,10 +68,8 @@ Tiles choose_tiles(const EngineOptions& options, const ModelSizes& model) {
                                          : logits_tile_tokens_by_rule(model.vocab, on_gpu)};
 }
 
-std::unique_ptr<LocalAttention> choose_attention(const EngineOptions& options, at::ScalarType storage,
-                                                 int64_t head_width) {
-  auto attention =
-      make_local_attention(options.attention, options.device, storage, SampleLengths::few, head_width);
+std::unique_ptr<LocalAttention> choose_attention(const EngineOptions& options, at::ScalarType storage) {
+  auto attention = make_local_attention(options.attention, options.device, storage);
   if (options.nearest_keys <= 0) return attention;
   return std::make_unique<NearestKeysAttention>(std::move(attention), options.nearest_keys);
 }
@@ -250,21 +248,15 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   // Products of 16-bit factors are added up in fp32, over the pieces of a sum that cuBLAS splits as well.
   at::globalContext().setAllowBF16ReductionCuBLAS(false);
   at::globalContext().setAllowFP16ReductionCuBLAS(false);
-  const auto attention_with = [&](const AttentionHeads& heads, LocalAttention& local) {
-    return make_sharded_attention(*mesh_.ulysses,
-                                  make_sequence_attention(options.ring_method, *mesh_.ring, local),
-                                  share_heads(heads.query, heads.key_value, mesh_.ulysses->size()),
-                                  config.softmax_scale(), options.head_chunks);
+  local_attention_ = choose_attention(options, storage);
+  const auto attention_of = [&](const AttentionHeads& heads) {
+    return make_sharded_attention(
+        *mesh_.ulysses, make_sequence_attention(options.ring_method, *mesh_.ring, *local_attention_),
+        share_heads(heads.query, heads.key_value, mesh_.ulysses->size()), config.softmax_scale(),
+        options.head_chunks);
   };
-  local_attention_ = choose_attention(options, storage, config.head_dim);
-  attention_ = attention_with(config.heads(), *local_attention_);
-  if (config.full_heads) {
-    full_local_attention_ = choose_attention(options, storage, config.full_heads->width);
-    // One kernel has one workspace.
-    if (full_local_attention_->name() == local_attention_->name()) full_local_attention_.reset();
-    full_attention_ = attention_with(*config.full_heads,
-                                     full_local_attention_ ? *full_local_attention_ : *local_attention_);
-  }
+  attention_ = attention_of(config.heads());
+  if (config.full_heads) full_attention_ = attention_of(*config.full_heads);
   layers_ = std::make_unique<LayerRunner>(config, *attention_, full_attention_.get(), plan, tiles.tokens);
   ParameterStore& trained = parameters_in_update_ ? *parameters_in_update_ : *parameters_;
   executor_ = std::make_unique<ModelExecutor>(
@@ -276,8 +268,7 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
 }
 
 std::string Engine::attention_kernel() const {
-  if (!full_attention_ || full_attention_->name() == attention_->name()) return attention_->name();
-  return cat(attention_->name(), "; ", full_attention_->name(), " for layers with full attention");
+  return attention_->name();
 }
 
 double Engine::offload_wait_seconds() const {
@@ -292,11 +283,16 @@ std::string Engine::description() const {
                                                 : cat("the language model of a ", config_.whole_type,
                                                       ", which reads no images here; ");
   text += "attention " + attention_kernel();
-  const int64_t heads = round_up(forecast_inputs_.rank_heads, options.head_chunks) / options.head_chunks;
-  const std::string documents = local_attention_->for_documents(
-      {heads, config_.num_attention_heads / config_.num_key_value_heads, config_.head_dim});
+  const auto documents_of = [&](const AttentionHeads& heads) {
+    return local_attention_->for_documents(
+        {round_up(forecast_inputs_.rank_heads, options.head_chunks) / options.head_chunks,
+         heads.query / heads.key_value, heads.width});
+  };
+  const std::string documents = documents_of(config_.heads());
   if (!documents.empty())
-    text += cat("; ", documents, full_local_attention_ ? ", in layers with a window" : "");
+    text +=
+        cat("; ", documents,
+            documents_of(config_.heads_of_full_attention()) == documents ? "" : ", in layers with a window");
   text += cat("; values in ", dtype_name(storage), ", matmuls in ", dtype_name(tile));
   if (options.purpose == Purpose::training) text += "; recompute " + forecast_inputs_.recompute.description();
   if (recompute_choice_) text += ", " + recompute_choice_->description();

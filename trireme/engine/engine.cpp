@@ -271,11 +271,7 @@ double Engine::model_flops(const TokenBatch& batch) const {
       pairs += config_.attention_pairs(cu_seqlens[i] - cu_seqlens[i - 1], options_.sparse);
   }
   const auto tokens = static_cast<double>(batch.tokens.size(0) * batch.layout.tokens);
-  const auto of_heads = [](const AttentionHeads& heads, double pairs_of_head) {
-    return 12 * static_cast<double>(heads.query_width()) * pairs_of_head;
-  };
-  return layout_.flops_per_token() * tokens + of_heads(config_.heads(), pairs.common) +
-         of_heads(config_.heads_of_full_attention(), pairs.full);
+  return layout_.flops_per_token() * tokens + pairs.flops(config_.heads(), config_.heads_of_full_attention());
 }
 
 }  // namespace trireme

@@ -207,11 +207,12 @@ class Engine {
   std::unique_ptr<SpillFile> spill_;    // for what is offloaded to disk
   std::shared_ptr<PinnedPool> pinned_;  // beside a GPU with offloaded parameters or optimizer
   UpdateInBackward backward_update_;
-  std::unique_ptr<LocalAttention> local_attention_, full_local_attention_;  // null: the first serves both
-  std::unique_ptr<ShardedAttention> attention_,
-      full_attention_;                                    // the latter of layers with heads of their own
-  std::unique_ptr<ParameterStore> frozen_;                // the model's where adapters are trained; else null
-  std::unique_ptr<ParameterStore> parameters_;            // of what is trained
+  std::unique_ptr<LocalAttention> local_attention_;
+  std::unique_ptr<ShardedAttention> attention_;
+  std::unique_ptr<ShardedAttention>
+      full_attention_;                          // of layers with heads of their own; null: there are none
+  std::unique_ptr<ParameterStore> frozen_;      // the model's where adapters are trained; else null
+  std::unique_ptr<ParameterStore> parameters_;  // of what is trained
   std::unique_ptr<ParameterStore> parameters_in_update_;  // as the executor sees them; null: as they are
   std::unique_ptr<GradientStore> gradients_;
   std::unique_ptr<ActivationStore> activations_;

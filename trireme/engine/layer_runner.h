@@ -80,8 +80,7 @@ class LayerRunner {
     return {weights, context.rotary.at(static_cast<size_t>(layer)), config_.heads_of(layer)};
   }
   ShardedAttention& attention_of(int64_t layer) const {
-    const bool full = full_attention_ != nullptr && config_.layer_window[static_cast<size_t>(layer)] == 0;
-    return full ? *full_attention_ : attention_;
+    return config_.has_full_heads(layer) ? *full_attention_ : attention_;
   }
   // Calls body(begin, count) for each tile of tokens.
   template <typename Body>

@@ -20,6 +20,7 @@ namespace {
 struct Buffers {
   const ForecastInputs& inputs;
   int64_t heads, kv_heads;
+  int64_t gradient_bytes;
   bool wide;           // the widest heads in 16 bits
   bool efficient;      // memory-efficient attention, where it is a GPU's: these and fp32
   bool graphs;         // cuDNN's of segments
@@ -33,10 +34,11 @@ struct Buffers {
   int64_t all_kv, all_kv32;
   int64_t ring_blocks;  // of keys and values, beside the first two
 
-  Buffers(const ForecastInputs& inputs, int64_t heads, int64_t kv_heads)
+  Buffers(const ForecastInputs& inputs, int64_t heads, int64_t kv_heads, int64_t gradient_bytes)
       : inputs(inputs),
         heads(heads),
         kv_heads(kv_heads),
+        gradient_bytes(gradient_bytes > 0 ? gradient_bytes : inputs.storage_bytes),
         wide(inputs.fused_on_gpu && inputs.storage_bytes == 2 && inputs.model.head_dim > kMostFlashWidth),
         efficient(wide || inputs.storage_bytes == kFloat_bytes),
         graphs(inputs.packed_graphs && !wide),
@@ -169,21 +171,24 @@ struct Buffers {
 
   std::vector<AttentionSnapshot> backward(bool pair) const {
     const int64_t gradients = o + kv, gradients32 = o32 + kv32, workspace = gpu_backward_workspace(pair);
+    const bool widened = gradient_bytes > inputs.storage_bytes;
+    const int64_t narrow_results = inputs.fused_on_gpu ? workspace + of_a_backward_call(gradients) : 0;
+    if (inputs.ring == 1 && widened) return {{gradients32 + narrow_results, 0}};
     if (inputs.ring == 1) return {{gradients + workspace + gradients_of_a_call(), 0}};
-    const int64_t rounded = inputs.storage_bytes == kFloat_bytes ? 0 : gradients;
+    const int64_t rounded = gradient_bytes == kFloat_bytes ? 0 : gradients;
     if (inputs.gathers_keys) {
-      const int64_t narrow_results = inputs.fused_on_gpu ? workspace + of_a_backward_call(o + all_kv) : 0;
+      const int64_t narrow_results_of_all =
+          inputs.fused_on_gpu ? workspace + of_a_backward_call(o + all_kv) : 0;
       const int64_t summing =
           inputs.rank_sums == RankSums::while_reading
               ? read_sum_buffer_bytes(kv32 / kFloat_bytes, kFloat_bytes, inputs.device_is_host)
               : all_kv32;  // every rank's block
       return {{0, kv + 2 * all_kv},
-              {o32 + all_kv32 + narrow_results, all_kv},
+              {o32 + all_kv32 + narrow_results_of_all, all_kv},
               // All dk and dv, also in ring order, and what their sum needs.
               {o32 + all_kv32, 2 * all_kv32 + summing + kv32},
               {o32 + kv + rounded, kv32}};
     }
-    const int64_t narrow_results = inputs.fused_on_gpu ? workspace + of_a_backward_call(gradients) : 0;
     return {{gradients32 + narrow_results, 2 * kv},
             // The sum and a block's gradients; the traveller that goes and the one that comes.
             {2 * gradients32 + narrow_results, ring_blocks + 2 * kv32},
@@ -202,8 +207,9 @@ struct Buffers {
 
 }  // namespace
 
-AttentionSnapshots attention_snapshots(const ForecastInputs& inputs, int64_t heads, int64_t kv_heads) {
-  const Buffers buffers(inputs, heads, kv_heads);
+AttentionSnapshots attention_snapshots(const ForecastInputs& inputs, int64_t heads, int64_t kv_heads,
+                                       int64_t gradient_bytes) {
+  const Buffers buffers(inputs, heads, kv_heads, gradient_bytes);
   return {buffers.forward(), buffers.backward(/*pair=*/false), buffers.backward(/*pair=*/true),
           buffers.flash_workspace()};
 }

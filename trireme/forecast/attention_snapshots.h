@@ -20,7 +20,9 @@ struct AttentionSnapshots {
   int64_t flash_workspace_bytes = 0;  // of the CPU's kernel, kept from call to call
 };
 
-// `heads` query and `kv_heads` key/value heads of this rank's ring_tokens.
-AttentionSnapshots attention_snapshots(const ForecastInputs& inputs, int64_t heads, int64_t kv_heads);
+// `heads` query and `kv_heads` key/value heads of this rank's ring_tokens, whose gradients have `gradient_bytes` a
+// value: those of what is stored (0), or of fp32.
+AttentionSnapshots attention_snapshots(const ForecastInputs& inputs, int64_t heads, int64_t kv_heads,
+                                       int64_t gradient_bytes = 0);
 
 }  // namespace trireme

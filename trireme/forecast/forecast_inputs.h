@@ -94,11 +94,10 @@ struct ForecastInputs {
   bool gathers_keys = false;  // RingMethod::gather
   bool ring_possible = true;  // block-sparse layouts have none
   int head_chunks = 1;
-  int64_t rank_heads_begin = 0;  // the first of this rank's query heads
-  int64_t rank_heads = 0;        // h
-  int64_t rank_kv_heads = 0;     // k
-  int64_t packed_heads = 0;  // sum over the Ulysses ranks of h + 2k: key/value heads may go to several ranks
-  int ranks = 1;             // of the whole run, over which stores shard
+  int64_t rank_heads = 0;     // h
+  int64_t rank_kv_heads = 0;  // k
+  int64_t packed_heads = 0;   // sum over the Ulysses ranks of h + 2k: key/value heads may go to several ranks
+  int ranks = 1;              // of the whole run, over which stores shard
   int rank = 0;
   // NCCL's buffers for each machine_peers() of this rank; 0 where it took them before memory was planned.
   int64_t peer_buffers_bytes = 0;

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <functional>
 
-#include "trireme/attention/head_shares.h"
 #include "trireme/base/error.h"
-#include "trireme/forecast/attention_snapshots.h"
+#include "trireme/forecast/head_chunk_bytes.h"
 #include "trireme/forecast/layer_kinds.h"
 #include "trireme/forecast/store_bytes.h"
 #include "trireme/forecast/tile_bytes.h"
@@ -14,22 +13,6 @@ namespace trireme {
 namespace {
 
 using enum MemoryCategory;
-
-// Of one call of the attention kernel: all of this rank's, or the most that a head chunk has.
-struct CallHeads {
-  int64_t query = 0, key_value = 0;
-};
-CallHeads heads_of_call(const ForecastInputs& inputs) {
-  if (inputs.head_chunks == 1) return {inputs.rank_heads, inputs.rank_kv_heads};
-  const HeadRange share{inputs.rank_heads_begin, inputs.rank_heads_begin + inputs.rank_heads};
-  CallHeads most;
-  for (const HeadChunk& chunk :
-       cut_heads({inputs.model.heads, inputs.model.kv_heads, {share}, {}}, inputs.head_chunks)) {
-    most.query = std::max(most.query, chunk.needed.query.front().size());
-    most.key_value = std::max(most.key_value, chunk.needed.key_value.front().size());
-  }
-  return most;
-}
 
 // Bytes of the buffers of one layer.
 struct LayerBuffers {
@@ -46,13 +29,9 @@ struct LayerBuffers {
   int64_t dkv_sums;   // dk and dv of this rank's tokens in fp32
   int64_t dkv_block;  // what is added to them: in 16 bits it is widened
   int64_t x1, mlp;    // kept of attention's output and of the MLP, in the dtype of tiles
-  // Of one chunk's heads; without chunks, of all.
-  CallHeads of_call;
-  int64_t chunk_qkv, chunk_o;
-  int64_t last_kv;  // the key/value head that stays for the next chunk
 
   explicit LayerBuffers(const ForecastInputs& inputs)
-      : alone(inputs.ulysses == 1), chunked(inputs.head_chunks > 1), of_call(heads_of_call(inputs)) {
+      : alone(inputs.ulysses == 1), chunked(inputs.head_chunks > 1) {
     const ModelSizes& model = inputs.model;
     const int64_t rows = inputs.batch * inputs.shard_tokens, ring_rows = inputs.batch * inputs.ring_tokens;
     const int64_t d = model.head_dim, e = inputs.storage_bytes;
@@ -68,9 +47,6 @@ struct LayerBuffers {
     dkv_block = e == kFloat_bytes ? 0 : rows * inputs.rank_kv_heads * d * kFloat_bytes;
     x1 = rows * model.hidden * inputs.tile_bytes;
     mlp = rows * model.mlp_kept_width * inputs.tile_bytes;
-    chunk_qkv = ring_rows * (of_call.query + 2 * of_call.key_value) * d * e;
-    chunk_o = ring_rows * of_call.query * d * e;
-    last_kv = 2 * ring_rows * d * e;
   }
 
   // q, k and v of this rank's heads, or with head chunks of its tokens.
@@ -92,13 +68,11 @@ struct LayerBuffers {
 // Of one kind of layers.
 struct KindBytes {
   LayerBuffers layer;
-  AttentionSnapshots attention;
+  std::vector<HeadChunkBytes> chunks;
   TileBytes tile;
 
   explicit KindBytes(const ForecastInputs& inputs)
-      : layer(inputs),
-        attention(attention_snapshots(inputs, layer.of_call.query, layer.of_call.key_value)),
-        tile(tile_bytes(inputs)) {}
+      : layer(inputs), chunks(head_chunk_bytes(inputs)), tile(tile_bytes(inputs)) {}
 };
 
 // Widths of heads that tables of cosines and sines are made for, one after the other.
@@ -124,7 +98,8 @@ class Timeline {
     for (int64_t layer = 0; layer < plan_.layers; ++layer)
       if (kept_of(layer) > 0) keeping_.push_back(layer);
     for (const KindBytes& kind : kinds_)
-      held_[attention] = std::max(held_[attention], kind.attention.flash_workspace_bytes);
+      for (const HeadChunkBytes& chunk : kind.chunks)
+        held_[attention] = std::max(held_[attention], chunk.attention.flash_workspace_bytes);
   }
 
   std::vector<MemorySnapshot> run() {
@@ -241,7 +216,7 @@ class Timeline {
 
   void go_to(const KindBytes& kind) {
     layer_ = &kind.layer;
-    attention_ = &kind.attention;
+    chunks_ = &kind.chunks;
     tile_ = &kind.tile;
   }
   const KindBytes& kind_of(int64_t layer) const {
@@ -298,16 +273,10 @@ class Timeline {
   // chunk by chunk.
   int64_t run_attention(int64_t qkv) {
     if (!layer_->chunked) {
-      record_attention(attention_->forward, qkv);
+      record_attention(chunks_->front().attention.forward, qkv);
       return layer_->o_heads + layer_->lse;
     }
-    // o is not joined, so that it counts once.
-    record_chunks(attention_->forward,
-                  {.beside = qkv + layer_->o + layer_->lse + layer_->last_kv - layer_->chunk_o,
-                   .arrived = layer_->chunk_qkv,
-                   .result = layer_->chunk_o,
-                   .received = layer_->packed / inputs_.head_chunks,
-                   .sent = layer_->o / inputs_.head_chunks});
+    record_chunks(Pass::forward, qkv + layer_->o + layer_->lse);
     return layer_->lse;
   }
 
@@ -317,27 +286,42 @@ class Timeline {
     record("exchange", {{attention, beside + layer_->o}, {communication, layer_->o}});
   }
 
-  // attention/head_chunks.cpp: during a chunk's attention the next chunk is on its way, and the one before on
-  // its way back. Of two chunks only one of these is there at a time. A message of one sample is no copy.
-  struct Chunk {
-    int64_t beside;    // what the caller holds, and the whole result
-    int64_t arrived;   // what one chunk takes
-    int64_t result;    // what one chunk gives back
-    int64_t received;  // messages of what arrives, and of what goes back
-    int64_t sent;
-  };
-  void record_chunks(const std::vector<AttentionSnapshot>& snapshots, const Chunk& chunk) {
-    const bool one_sample = inputs_.batch == 1;
-    const int64_t back = chunk.sent + (one_sample ? 0 : chunk.result);
-    const auto record_chunk = [&](bool next, bool before) {
-      const int64_t beside =
-          chunk.beside + chunk.arrived * (next ? 2 : 1) + (before && one_sample ? chunk.result : 0);
-      const int64_t messages = (next ? chunk.received : 0) + (before ? back : 0);
-      record_attention(snapshots, beside, messages);
-      record("chunk", {{attention, beside + 2 * chunk.result}, {communication, messages + back}});
+  // During a chunk's attention the next chunk is on its way, and the one before on its way back. A message of one
+  // sample is no copy.
+  enum class Pass { forward, backward };
+  void record_chunks(Pass pass, int64_t beside) {
+    const bool back = pass == Pass::backward, one_sample = inputs_.batch == 1;
+    const auto arriving = [&](const HeadChunkBytes& chunk) {
+      return chunk.arriving + (back ? chunk.pair : 0);
     };
-    record_chunk(/*next=*/true, /*before=*/inputs_.head_chunks > 2);
-    record_chunk(/*next=*/false, /*before=*/true);
+    // To the chunk, and from it.
+    const auto message = [&](const HeadChunkBytes& chunk) {
+      return chunk.qkv_message + (back ? 2 * chunk.o_message : 0);
+    };
+    const auto result = [&](const HeadChunkBytes& chunk) {
+      return back ? chunk.gradient_message : chunk.o_message;
+    };
+    const auto leaving = [&](const HeadChunkBytes& chunk) { return back ? chunk.leaving : chunk.o; };
+    for (size_t c = 0; c < chunks_->size(); ++c) {
+      const HeadChunkBytes& chunk = chunks_->at(c);
+      int64_t held = beside + arriving(chunk) + chunk.staying, messages = 0;
+      if (c + 1 < chunks_->size()) {
+        held += arriving(chunks_->at(c + 1));
+        messages += message(chunks_->at(c + 1));
+      }
+      if (c > 0) {
+        const int64_t before = leaving(chunks_->at(c - 1));
+        held += one_sample ? before : 0;
+        messages += result(chunks_->at(c - 1)) + (one_sample ? 0 : before);
+      }
+      record_attention(back ? chunk.attention.backward_of_pair : chunk.attention.forward,
+                       held + (back ? chunk.sums_before : 0), messages);
+      // o is sent as it is.
+      held +=
+          back ? std::max(chunk.sums_before, chunk.sums_after) + chunk.gradients + chunk.leaving : chunk.o;
+      record("chunk", {{attention, held},
+                       {communication, messages + result(chunk) + (one_sample ? 0 : leaving(chunk))}});
+    }
   }
 
   void group_backward(int64_t begin, int64_t end) {
@@ -389,7 +373,8 @@ class Timeline {
         if (slots[kO]) held_[activations] -= layer_->o;
         freed += slots[kO] ? layer_->o : 0;
       }
-      record_attention(pair ? attention_->backward_of_pair : attention_->backward, beside + d_o);
+      const AttentionSnapshots& whole = chunks_->front().attention;
+      record_attention(pair ? whole.backward_of_pair : whole.backward, beside + d_o);
     }
     held_[activations] -= layer_->kept(slots) - freed - layer_->x;
     if (!layer_->chunked) join_gradients();
@@ -400,12 +385,7 @@ class Timeline {
 
   void chunked_attention_backward(int64_t beside) {
     held_[communication] += layer_->dkv_sums;
-    record_chunks(attention_->backward_of_pair,
-                  {.beside = beside + layer_->qkv + layer_->last_kv,
-                   .arrived = layer_->chunk_qkv + 2 * layer_->chunk_o,
-                   .result = layer_->chunk_qkv,
-                   .received = (layer_->packed + 2 * layer_->o) / inputs_.head_chunks,
-                   .sent = layer_->packed / inputs_.head_chunks});
+    record_chunks(Pass::backward, beside + layer_->qkv);
     held_[communication] -= layer_->dkv_sums;
   }
 
@@ -426,7 +406,7 @@ class Timeline {
   std::vector<size_t> kind_of_layer_;
   // Of the layer that goes on.
   const LayerBuffers* layer_ = nullptr;
-  const AttentionSnapshots* attention_ = nullptr;
+  const std::vector<HeadChunkBytes>* chunks_ = nullptr;
   const TileBytes* tile_ = nullptr;
   bool leaves_out_ = false;
   std::vector<int64_t> keeping_;  // layers that keep something

@@ -22,7 +22,6 @@ ForecastInputs with_sequence_ranks(ForecastInputs inputs, int ulysses, int ring,
   inputs.sp_rank = sp_rank;
   const HeadShares heads = share_heads(inputs.model.heads, inputs.model.kv_heads, ulysses);
   const auto rank = static_cast<size_t>(sp_rank % ulysses);
-  inputs.rank_heads_begin = heads.query[rank].begin;
   inputs.rank_heads = heads.query[rank].size();
   inputs.rank_kv_heads = heads.key_value[rank].size();
   inputs.packed_heads = 0;

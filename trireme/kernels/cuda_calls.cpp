@@ -146,18 +146,30 @@ KernelMask CallKernel::mask_of(const MaskCall& call, at::Device device) const {
 
 CallsAttention::CallsAttention(std::vector<std::unique_ptr<CallKernel>> kernels)
     : kernels_(std::move(kernels)) {
-  TRIREME_ASSERT(!kernels_.empty(), "attention without a kernel");
+  TRIREME_ASSERT(!kernels_.empty() && kernels_.front()->least_width() == 1,
+                 "attention without a kernel for heads of any width");
 }
 
 std::string CallsAttention::name() const {
   std::string name = kernels_.front()->name();
-  for (size_t i = 1; i < kernels_.size(); ++i) name += "; " + kernels_[i]->name() + " for other masks";
+  for (size_t i = 1; i < kernels_.size(); ++i) {
+    const int64_t width = kernels_[i]->least_width();
+    name += "; " + kernels_[i]->name() +
+            (width == 1 ? " for other masks" : cat(" for heads ", width, " wide or wider"));
+  }
   return name;
 }
 
+std::span<const CallsAttention::Kernels::value_type> CallsAttention::of_width(int64_t width) const {
+  const auto wider =
+      std::ranges::find_if(kernels_, [&](const auto& kernel) { return kernel->least_width() > width; });
+  return {kernels_.begin(), wider};
+}
+
 const CallKernel* CallsAttention::of_long_documents(const RankHeads& heads) const {
-  for (size_t i = 0; i + 1 < kernels_.size(); ++i)
-    if (kernels_[i]->least_tokens_alone(heads) != kNeverAlone) return kernels_[i].get();
+  const auto kernels = of_width(heads.width);
+  for (const auto& kernel : kernels.first(kernels.size() - 1))
+    if (kernel->least_tokens_alone(heads) != kNeverAlone) return kernel.get();
   return nullptr;
 }
 
@@ -165,7 +177,7 @@ std::string CallsAttention::for_documents(const RankHeads& heads) const {
   const CallKernel* long_ones = of_long_documents(heads);
   if (long_ones == nullptr) return {};
   return cat("packed documents of ", long_ones->least_tokens_alone(heads), " tokens or more by ",
-             long_ones->name(), ", shorter ones by ", kernels_.back()->name());
+             long_ones->name(), ", shorter ones by ", of_width(heads.width).back()->name());
 }
 
 const CallsAttention::Plan& CallsAttention::plan_of(const AttentionSpec& spec, const AttentionSizes& sizes,
@@ -188,7 +200,8 @@ CallsAttention::Plan CallsAttention::make_plan(const std::shared_ptr<const Visib
   Plan plan{keys, sizes, device, {}, 0};
   if (sizes.empty()) return plan;
   int64_t most_segments = kMostSegments;
-  for (const auto& kernel : kernels_) most_segments = std::min(most_segments, kernel->most_segments(sizes));
+  for (const auto& kernel : of_width(sizes.width))
+    most_segments = std::min(most_segments, kernel->most_segments(sizes));
   const RankHeads heads{sizes.query_heads, sizes.largest_group, sizes.width};
   const CallKernel* long_ones = of_long_documents(heads);
   std::vector<MaskCall> calls = mask_calls(*keys, sizes.batch, most_segments,
@@ -207,11 +220,11 @@ CallsAttention::Plan CallsAttention::make_plan(const std::shared_ptr<const Visib
 
 CallKernel& CallsAttention::kernel_for(const MaskCall& call, const AttentionSizes& sizes) const {
   std::string refusal;
-  for (const std::unique_ptr<CallKernel>& kernel : kernels_) {
+  for (const auto& kernel : of_width(sizes.width)) {
     refusal = kernel->refusal(call, sizes);
     if (refusal.empty()) return *kernel;
   }
-  throw ConfigError(cat("attention kernel '", kernels_.back()->name(), "': ", refusal));
+  throw ConfigError(cat("attention kernel '", of_width(sizes.width).back()->name(), "': ", refusal));
 }
 
 AttentionOutput CallsAttention::forward(const at::Tensor& q_in, const at::Tensor& k_in,

@@ -19,6 +19,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,8 @@ class CallKernel {
   // segments has the others (long_documents.h).
   virtual int64_t least_tokens_alone(const RankHeads& /*heads*/) const { return kNeverAlone; }
   virtual SampleLengths sample_lengths() const { return SampleLengths::few; }
+  // It stands behind the kernels of narrower heads and is not asked for those.
+  virtual int64_t least_width() const { return 1; }
   // Empty: the kernel takes the call. Else what it got, what it expects, and what to use.
   virtual std::string refusal(const MaskCall& call, const AttentionSizes& sizes) const = 0;
   // Of a call that is not refused.
@@ -120,11 +123,14 @@ class CallsAttention final : public LocalAttention {
   const Plan& plan_of(const AttentionSpec& spec, const AttentionSizes& sizes, at::Device device);
   Plan make_plan(const std::shared_ptr<const VisibleKeys>& keys, const AttentionSizes& sizes,
                  at::Device device) const;
-  // The first kernel that has calls for them beside the last, which takes segments; none: null.
+  using Kernels = std::vector<std::unique_ptr<CallKernel>>;
+  // Those that are asked for heads of `width`: the first ones.
+  std::span<const Kernels::value_type> of_width(int64_t width) const;
+  // The first of these that has calls for them beside the last, which takes segments; none: null.
   const CallKernel* of_long_documents(const RankHeads& heads) const;
   CallKernel& kernel_for(const MaskCall& call, const AttentionSizes& sizes) const;
 
-  std::vector<std::unique_ptr<CallKernel>> kernels_;
+  Kernels kernels_;
   std::vector<Plan> plans_;
 };
 

@@ -1,8 +1,7 @@
-// Memory-efficient attention (arXiv 2112.05682, xFormers' kernels) through libtorch, for fp32, and in 16 bits for
-// heads that are wider than other kernels take. It knows no
-// grouped heads: a key/value head's query heads are one call, in which that head is seen as many (stride 0),
-// and the parts of dk and dv are summed. Its log-sum-exp has rows in blocks of 32, those beyond the last
-// infinite.
+// Memory-efficient attention (arXiv 2112.05682, xFormers' kernels) through libtorch, for fp32, and in 16 bits
+// for heads that are wider than other kernels take. It knows no grouped heads: a key/value head's query heads
+// are one call, in which that head is seen as many (stride 0), and the parts of dk and dv are summed. Its
+// log-sum-exp has rows in blocks of 32, those beyond the last infinite.
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -46,7 +45,8 @@ class CudaEfficientKernel final : public CallKernel {
  public:
   explicit CudaEfficientKernel(bool fp32) : fp32_(fp32) {}
 
-  std::string name() const override { return cat("efficient (CUDA, ", fp32_ ? "fp32" : "wide heads", ")"); }
+  std::string name() const override { return cat("efficient (CUDA, ", fp32_ ? "fp32" : "16 bits", ")"); }
+  int64_t least_width() const override { return fp32_ ? 1 : kMostFlashWidth + 1; }
   int64_t most_segments(const AttentionSizes& /*sizes*/) const override { return 1; }
 
   std::string refusal(const MaskCall& call, const AttentionSizes& sizes) const override {

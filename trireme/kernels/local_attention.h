@@ -74,14 +74,11 @@ class LocalAttention {
 bool is_by_reference(const std::string& attention_name);
 
 // The kernel for a device, which is the current one. `automatic`: flash on the CPU; on CUDA in bf16 and on
-// Hopper flash4, else cuDNN, and flash for the masks that these lack (of packed documents the short ones), in
-// fp32 memory-efficient attention. A kernel that the device or dtype does not have is a ConfigError that names
+// Hopper flash4, else cuDNN, and flash for the masks that these lack (of packed documents the short ones);
+// memory-efficient attention in fp32, and for heads wider than kMostFlashWidth. A kernel that the device or dtype does not have is a ConfigError that names
 // those it has; nothing falls back in silence. `lengths`: of the samples that come (long_documents.h).
-// `head_width`: of those that come; `automatic` in 16 bits on CUDA takes memory-efficient attention where they
-// are wider than kMostFlashWidth.
 std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at::Device device,
                                                      at::ScalarType dtype,
-                                                     SampleLengths lengths = SampleLengths::few,
-                                                     int64_t head_width = 0);
+                                                     SampleLengths lengths = SampleLengths::few);
 
 }  // namespace trireme

@@ -74,9 +74,10 @@ Kernel automatic_on_cuda(at::ScalarType dtype, SampleLengths lengths) {
   if (dtype == at::kFloat) return cuda_calls(make_cuda_efficient_kernel(), make_reference_call_kernel());
   if (dtype == at::kBFloat16 && flash4_lacks().empty())
     return cuda_calls(make_flash4_kernel(make_flash4_runner()), make_cudnn_kernel({.lengths = lengths}),
-                      make_cuda_flash_kernel());
+                      make_cuda_flash_kernel(), make_cuda_wide_heads_kernel());
   if (is_half_precision(dtype))
-    return cuda_calls(make_cudnn_kernel({.lengths = lengths}), make_cuda_flash_kernel());
+    return cuda_calls(make_cudnn_kernel({.lengths = lengths}), make_cuda_flash_kernel(),
+                      make_cuda_wide_heads_kernel());
   return std::make_unique<ReferenceAttention>(cat("CUDA kernels have no ", dtype));
 }
 
@@ -110,13 +111,9 @@ bool is_by_reference(const std::string& attention_name) {
 }
 
 std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at::Device device,
-                                                     at::ScalarType dtype, SampleLengths lengths,
-                                                     int64_t head_width) {
+                                                     at::ScalarType dtype, SampleLengths lengths) {
   if (!at::isFloatingType(dtype))
     throw ConfigError(cat("attention: got dtype ", dtype, ", expected a floating type"));
-  if (kernel == AttentionKernel::automatic && device.is_cuda() && is_half_precision(dtype) &&
-      head_width > kMostFlashWidth)
-    return cuda_calls(make_cuda_wide_heads_kernel());
   std::string others;
   for (const KernelOfDevice& known : kKernels) {
     if (known.device && *known.device != device.type()) continue;

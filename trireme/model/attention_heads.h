@@ -21,21 +21,4 @@ struct AttentionHeads {
   bool operator==(const AttentionHeads&) const = default;
 };
 
-// Pairs of query and key that one head computes, all layers of its kind together: of layers with the model's
-// heads, and of layers with full attention where those have others.
-struct AttentionPairs {
-  double common = 0;
-  double full = 0;
-
-  AttentionPairs() = default;
-  AttentionPairs(double common, double full = 0) : common(common), full(full) {}
-  AttentionPairs& operator+=(const AttentionPairs& more) {
-    common += more.common;
-    full += more.full;
-    return *this;
-  }
-  AttentionPairs operator*(double times) const { return {common * times, full * times}; }
-  bool operator==(const AttentionPairs&) const = default;
-};
-
 }  // namespace trireme

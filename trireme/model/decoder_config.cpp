@@ -207,10 +207,8 @@ void read_gemma3(const ConfigKeys& keys, ModelConfig& config) {
   set_layer_ropes(parse_layer_ropes(keys, config), config);
 }
 
-// Of layers with full attention, as published files say it.
-AttentionHeads full_heads(const ConfigKeys& keys, const ModelConfig& config) {
-  AttentionHeads heads = config.heads();
-  heads.keys_are_values = keys.boolean("attention_k_eq_v", false);
+// Of layers with full attention, as published files say it. `heads`: as far as they are those of the others.
+AttentionHeads full_heads(const ConfigKeys& keys, AttentionHeads heads) {
   heads.width = keys.size("global_head_dim", 512, kWidestHead);
   if (heads.keys_are_values && keys.has("num_global_key_value_heads"))
     heads.key_value = keys.size("num_global_key_value_heads", 1);
@@ -227,9 +225,7 @@ std::optional<size_t> layer_number(const std::string& text, int64_t layers) {
 }
 
 // As transformers 5 writes it again: what differs from the other layers, by the layer's number.
-AttentionHeads full_heads_by_layer(const ConfigKeys& keys, const ModelConfig& config) {
-  AttentionHeads heads = config.heads();
-  heads.keys_are_values = keys.boolean("attention_k_eq_v", false);
+AttentionHeads full_heads_by_layer(const ConfigKeys& keys, const ModelConfig& config, AttentionHeads heads) {
   const Json& by_layer = keys.json()["per_layer_config"];
   const char* const kExpected =
       "expected head_dim and num_key_value_heads, alike for each layer of full attention and for no other";
@@ -269,7 +265,9 @@ void read_gemma4(const ConfigKeys& keys, ModelConfig& config) {
   config.query_pre_attn_scalar = 1;
   config.layer_window.back() = 0;  // transformers forces it
   const bool by_layer = keys.has("per_layer_config");
-  const AttentionHeads full = by_layer ? full_heads_by_layer(keys, config) : full_heads(keys, config);
+  AttentionHeads full = config.heads();
+  full.keys_are_values = keys.boolean("attention_k_eq_v", false);
+  full = by_layer ? full_heads_by_layer(keys, config, full) : full_heads(keys, full);
   if (full.width % 2 != 0)
     keys.refuse(by_layer ? "per_layer_config" : "global_head_dim", "rotary embeddings need an even width");
   if (full.query % full.key_value != 0)

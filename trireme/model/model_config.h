@@ -15,6 +15,7 @@
 #include "trireme/kernels/glu_gate.h"
 #include "trireme/kernels/mask.h"
 #include "trireme/model/attention_heads.h"
+#include "trireme/model/attention_pairs.h"
 
 namespace trireme {
 
@@ -115,9 +116,10 @@ struct ModelConfig {
   Json raw;                // the file as read (of a language model inside: its own), which export writes back
 
   AttentionHeads heads() const { return {num_attention_heads, num_key_value_heads, head_dim}; }
-  AttentionHeads heads_of(int64_t layer) const {
-    return full_heads && layer_window[static_cast<size_t>(layer)] == 0 ? *full_heads : heads();
+  bool has_full_heads(int64_t layer) const {
+    return full_heads && layer_window[static_cast<size_t>(layer)] == 0;
   }
+  AttentionHeads heads_of(int64_t layer) const { return has_full_heads(layer) ? *full_heads : heads(); }
   AttentionHeads heads_of_full_attention() const { return full_heads.value_or(heads()); }
   double softmax_scale() const;  // scores are q k' times it
   bool has_window_rope(int64_t layer) const {

@@ -11,6 +11,7 @@
 #include "trireme/forecast/forecast_inputs.h"
 #include "trireme/forecast/precision.h"
 #include "trireme/kernels/attention_kernel.h"
+#include "trireme/model/attention_pairs.h"
 #include "trireme/plan/configuration.h"
 #include "trireme/plan/hardware_profile.h"
 

@@ -494,10 +494,8 @@ double PlannedStep::model_flops() const {
   const double a_token =
       model.adapted() ? 4 * matmul_parameters(model) + 6 * static_cast<double>(sum_of(model.adapter_elements))
                       : 6 * matmul_parameters(model);
-  const AttentionHeads common = model.common_heads(), full = model.full_heads.value_or(common);
-  return a_token * tokens() + 12 * samples *
-                                  (static_cast<double>(common.query_width()) * attention_pairs.common +
-                                   static_cast<double>(full.query_width()) * attention_pairs.full);
+  const AttentionHeads common = model.common_heads();
+  return a_token * tokens() + samples * attention_pairs.flops(common, model.full_heads.value_or(common));
 }
 
 StepWork step_work(const PlannedStep& step) {

@@ -12,6 +12,7 @@
 
 #include "trireme/base/enum_names.h"
 #include "trireme/forecast/forecast_inputs.h"
+#include "trireme/model/attention_pairs.h"
 #include "trireme/plan/hardware_profile.h"
 
 namespace trireme {
