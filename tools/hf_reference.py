@@ -190,7 +190,7 @@ def packed_reference(model, input_ids, labels, pieces):
     loss = 0.0
     for row, begin, end in pieces:
         with KeepFloat64():
-            out = model(input_ids=input_ids[row : row + 1, begin:end]).logits[0]
+            out = model(input_ids=input_ids[row : row + 1, begin:end], use_cache=False).logits[0]
             logits[row, begin:end] = out.detach().float()
             of_piece = torch.nn.functional.cross_entropy(out[: len(out) - shift], labels[row, begin + shift : end],
                                                          ignore_index=-100, reduction="sum") / targets

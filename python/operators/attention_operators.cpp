@@ -10,7 +10,6 @@
 // A group is known by the name under which torch.distributed registered it; "" is this rank alone. The
 // backend of the tensors' device carries the exchanges. From one call to the next lives what is prepared for
 // a mask (prepared_mask.h).
-#include <exception>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -23,40 +22,16 @@
 #include "trireme/attention/attention_sinks.h"
 #include "trireme/attention/ulysses.h"
 #include "trireme/base/documents.h"
-#include "trireme/base/error.h"
 #include "trireme/base/sample_layout.h"
 #include "trireme/comm/group.h"
 
+#include "python/operators/given_documents.h"
 #include "python/operators/group_members.h"
+#include "python/operators/operator_errors.h"
 #include "python/operators/prepared_mask.h"
 
 namespace trireme {
 namespace {
-
-// As Python's errors: ValueError for what the caller can mend, DistBackendError for another rank's failure.
-template <typename Body>
-auto with_errors_of_python(Body&& body) {
-  try {
-    return body();
-  } catch (const CommError& error) {
-    C10_THROW_ERROR(DistBackendError, error.what());
-  } catch (const InternalError& error) {
-    C10_THROW_ERROR(Error, error.what());
-  } catch (const Error& error) {
-    C10_THROW_ERROR(ValueError, error.what());
-  }
-}
-
-std::vector<Documents> documents_of(const std::vector<at::Tensor>& cu_seqlens) {
-  std::vector<Documents> documents;
-  documents.reserve(cu_seqlens.size());
-  for (const at::Tensor& tensor : cu_seqlens) {
-    const at::Tensor host = tensor.to(at::kCPU, at::kLong).contiguous();
-    const int64_t* const data = host.const_data_ptr<int64_t>();
-    documents.emplace_back(std::vector<int64_t>(data, data + host.numel()));
-  }
-  return documents;
-}
 
 // What both directions need of the arguments beside q, k and v.
 struct Call {
@@ -71,7 +46,7 @@ struct Call {
                   layout_of(groups, lengths),
                   groups.ring.rank(),
                   {.causality = causal ? Causality::causal : Causality::full, .window = window},
-                  documents_of(cu_seqlens)}),
+                  given_documents(cu_seqlens)}),
         mask(borrowed.mask()),
         attention(make_sharded_attention(groups.ulysses, make_sequence(sinks_H), heads, scale,
                                          /*head_chunks=*/1)) {}

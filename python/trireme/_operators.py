@@ -29,3 +29,5 @@ _load()
 forward = torch.ops.trireme.ulysses_forward
 backward = torch.ops.trireme.ulysses_backward
 token_spans = torch.ops.trireme.token_spans
+delta_rule_forward = torch.ops.trireme.delta_rule_forward
+delta_rule_backward = torch.ops.trireme.delta_rule_backward

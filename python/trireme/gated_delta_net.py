@@ -4,21 +4,25 @@
            --convolution over time, delta rule-->  o_BSVD  --all-to-all-->  o_BsVD  --gated norm, projection-->  y_BsM
 
 Heads of the recurrence (arXiv 2412.06464) do not see each other, and the convolution filters each column alone, so columns can be
-traded for tokens as heads are in Ulysses (arXiv 2309.14509). Convolution and delta rule are the model's own functions: those of the packages
-causal-conv1d and flash-linear-attention where they are installed. Packed documents go through them one by one, so none sees another.
+traded for tokens as heads are in Ulysses (arXiv 2309.14509). Convolution and delta rule are Trireme's, which part packed documents by
+masks (causal_convolution.py, delta_rule.py). Where the packages causal-conv1d and flash-linear-attention are installed, or something else has
+taken the place of the model's plain functions, documents go through those one by one.
 V value heads of width Dv; each V / K neighbours of them read one of K key heads of width Dk.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
-from typing import Iterator
+from typing import Iterator, Sequence
 
 import torch
 
 from .batch import take_spans
+from .causal_convolution import causal_convolution
 from .column_exchange import to_columns, to_tokens
+from .delta_rule import gated_delta_rule
 from .errors import ConfigError
 from .model_calls import SEQUENCE_KEYWORD, ModelCalls
 from .model_in_use import replace_forward
@@ -45,6 +49,24 @@ def share_delta_nets(calls: ModelCalls, undo: contextlib.ExitStack) -> None:
             )
         calls.gives_sequence = True
         replace_forward(module, _SharedDeltaNet(module, sys.modules[source], calls).forward, undo)
+
+
+def _is_plain(function) -> bool:
+    """Whether transformers falls back to its own code in torch: its wrapper (use_kernel_func_from_hub_with_fallback) has found no package."""
+    plain = getattr(function, "__wrapped__", None)
+    return plain is not None and inspect.getclosurevars(function).nonlocals.get("implementation") is plain
+
+
+def _each_document(function, documents: Sequence[torch.Tensor], *rows_BS: torch.Tensor) -> torch.Tensor:
+    """function of [1, t, ...] of each document, or of whole samples where each is one."""
+    if not documents:
+        return function(*rows_BS)
+    samples = []
+    for sample, borders in enumerate(documents):
+        lengths = borders.diff().tolist()
+        each = zip(*(part[sample : sample + 1].split(lengths, dim=1) for part in rows_BS))
+        samples.append(torch.cat([function(*document) for document in each], dim=1))
+    return torch.cat(samples)
 
 
 class _SharedDeltaNet:
@@ -114,31 +136,40 @@ class _SharedDeltaNet:
         qkv_BSc, b_BSv, a_BSv = columns_BSc.split([sum(end - begin for begin, end in spans), last - first, last - first], dim=-1)
         # fp32, as in the model: exp of a parameter in fp16 may be infinite.
         decay_BSv = -module.A_log[first:last].float().exp() * torch.nn.functional.softplus(a_BSv.float() + module.dt_bias[first:last])
-        inputs = qkv_BSc, decay_BSv, b_BSv.sigmoid()
-        if not sequence.documents:
-            return self._mix_document(weight, first, last, *inputs)
-        samples = []
-        for sample, borders in enumerate(sequence.documents):
-            lengths = borders.diff().tolist()
-            each = zip(*(part[sample : sample + 1].split(lengths, dim=1) for part in inputs))
-            samples.append(torch.cat([self._mix_document(weight, first, last, *document) for document in each], dim=1))
-        return torch.cat(samples)
-
-    def _mix_document(self, weight, first: int, last: int, qkv_Btc, decay_Btv, beta_Btv):
-        module = self.module
-        # causal-conv1d takes no rows that lie within wider ones.
-        qkv_Btc = self.convolve(qkv_Btc.contiguous().transpose(1, 2), weight, None, activation=module.activation).transpose(1, 2)
+        qkv_BSc = self._convolve(qkv_BSc, weight, sequence.documents)
         first_key, last_key = self._key_heads(first, last)
         of_keys = (last_key - first_key) * module.head_k_dim
-        q, k, v = qkv_Btc.split([of_keys, of_keys, qkv_Btc.shape[-1] - 2 * of_keys], dim=-1)
+        q, k, v = qkv_BSc.split([of_keys, of_keys, qkv_BSc.shape[-1] - 2 * of_keys], dim=-1)
         q, k = (part.unflatten(-1, (-1, module.head_k_dim)) for part in (q, k))
         group = module.num_v_heads // module.num_k_heads
-        if first % group or last % group:  # a key head of which this rank has some of the values
-            head = torch.arange(first, last, device=q.device) // group - first_key
-            q, k = q[:, :, head], k[:, :, head]
-        v = v.unflatten(-1, (-1, module.head_v_dim))
-        o_BtvD, _ = self.delta_rule(q, k, v, g=decay_Btv, beta=beta_Btv, use_qk_l2norm_in_kernel=True)
-        return o_BtvD.flatten(2)
+        key_of_value = [head // group - first_key for head in range(first, last)]
+        inputs = q, k, v.unflatten(-1, (-1, module.head_v_dim)), decay_BSv, b_BSv.sigmoid()
+        return self._apply_rule(inputs, key_of_value, sequence.documents).flatten(2)
+
+    def _convolve(self, qkv_BSc, weight, documents):
+        if _is_plain(self.convolve) and self.module.activation in ("silu", "swish"):
+            return causal_convolution(qkv_BSc, weight, documents)
+
+        def convolve(qkv_Btc):
+            # causal-conv1d takes no rows that lie within wider ones.
+            return self.convolve(qkv_Btc.contiguous().transpose(1, 2), weight, None, activation=self.module.activation).transpose(1, 2)
+
+        return _each_document(convolve, documents, qkv_BSc)
+
+    def _apply_rule(self, inputs, key_of_value: list[int], documents):
+        """q, k [B, S, k, Dk], v [B, S, v, Dv], decay, beta [B, S, v] -> o [B, S, v, Dv]."""
+        if _is_plain(self.delta_rule):
+            return gated_delta_rule(*inputs, key_of_value, documents)
+        heads, values = inputs[0].shape[2], len(key_of_value)
+        # It knows equal groups alone: not a key head of which this rank has some of the values.
+        even = values % heads == 0 and key_of_value == [value // (values // heads) for value in range(values)]
+
+        def rule(q, k, v, decay, beta):
+            if not even:
+                q, k = q[:, :, key_of_value], k[:, :, key_of_value]
+            return self.delta_rule(q, k, v, g=decay, beta=beta, use_qk_l2norm_in_kernel=True)[0]
+
+        return _each_document(rule, documents, *inputs)
 
     def _of_each_token(self, columns_BsC):
         """Mixes none: token_mixing.py looks for others."""

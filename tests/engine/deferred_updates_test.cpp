@@ -186,7 +186,7 @@ TEST(DeferredUpdates, a_forward_goes_on_while_later_units_are_held_back_and_sees
         *mesh.ulysses, make_sequence_attention(RingMethod::ring, *mesh.ring, *attention),
         share_heads(config.num_attention_heads, config.num_key_value_heads, 1), 0.25, 1);
     const RecomputePlan plan{Recompute::full, 1, 1, config.num_hidden_layers};
-    LayerRunner layers(config, *sharded, nullptr, plan, 100);
+    LayerRunner layers(config, {*sharded}, plan, 100);
     const TokenBatch batch = testing::slice_of_batch(1, 30, 70, 1, 1, 0);
     const auto loss_through = [&](ParameterStore& parameters) {
       return ModelExecutor(config, layout, mesh, layers, parameters, {}).forward(batch, nullptr);

@@ -98,6 +98,13 @@ Json gemma4_model() {
   return config;
 }
 
+Json qwen3_5_model() {
+  return of_four_layers(tiny_qwen3_5_config(4, 2), {{"intermediate_size", 640},
+                                                    {"partial_rotary_factor", 0.25},
+                                                    {"linear_key_head_dim", 64},
+                                                    {"linear_value_head_dim", 64}});
+}
+
 Json mixture_model() {
   return of_four_layers(tiny_mixture_config(4, 2),
                         {{"moe_intermediate_size", 96}, {"num_experts", 8}, {"num_experts_per_tok", 3}});
@@ -321,6 +328,32 @@ std::vector<MemoryCase> memory_cases() {
          o.logits_tile_tokens = 16;
        }},
       {"gemma 4, 2 ranks, LoRA", gemma4_model, 2, 2, 1, 1024,
+       lora([](EngineOptions& o) { o.logits_tile_tokens = 16; })},
+      {"qwen 3.5, 1 rank", qwen3_5_model, 1, 1, 1, 1024, [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
+      {"qwen 3.5, two packed samples over 2 ranks", qwen3_5_model, 2, 2, 2, 1024,
+       [](EngineOptions& o) { o.planned_batch.packed = true; }},
+      {"qwen 3.5, 3 ranks, which share key heads", qwen3_5_model, 3, 3, 1, 1280,
+       [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
+      {"qwen 3.5, 2 x 2 ranks, bf16", qwen3_5_model, 4, 2, 1, 3200,
+       [](EngineOptions& o) {
+         o.ring = 2;
+         o.precision = Precision::bf16;
+         o.bf16_matmul = Bf16Matmul::fp32;
+       }},
+      {"qwen 3.5, 2 ranks, all kept, ZeRO 3", qwen3_5_model, 2, 2, 2, 700,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::none;
+         o.zero = ZeroStage::parameters;
+         o.logits_tile_tokens = 16;
+       }},
+      {"qwen 3.5, 1 rank, inputs of every 2 layers, bf16", qwen3_5_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) {
+         o.checkpoint_every = 2;
+         o.precision = Precision::bf16;
+         o.bf16_matmul = Bf16Matmul::fp32;
+         o.logits_tile_tokens = 16;
+       }},
+      {"qwen 3.5, 2 ranks, LoRA", qwen3_5_model, 2, 2, 1, 1024,
        lora([](EngineOptions& o) { o.logits_tile_tokens = 16; })},
       {"mixture, 1 rank", mixture_model, 1, 1, 1, 1024, [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
       {"mixture, 2 ranks, all kept, ZeRO 3", mixture_model, 2, 2, 2, 700,

@@ -49,12 +49,15 @@ TEST_F(OnAnotherDevice, every_pair_of_choices_gives_the_numbers_of_the_plain_run
   EXPECT_TRUE(std::filesystem::is_empty(disk_.path())) << "files were left behind";
 }
 
-// Packed documents over two ranks, with tiles that leave experts without a row.
-TEST_F(OnAnotherDevice, a_mixture_of_experts_gives_the_numbers_of_the_plain_run) {
-  TemporaryFolder mixture;
-  Json config = testing::tiny_mixture_config();
+// Packed documents over two ranks, with tiles that leave experts of a mixture without a row.
+class OtherModels : public OnAnotherDevice,
+                    public ::testing::WithParamInterface<Json (*)(int64_t, int64_t)> {};
+
+TEST_P(OtherModels, give_the_numbers_of_the_plain_run) {
+  TemporaryFolder model;
+  Json config = GetParam()(4, 2);
   config["vocab_size"] = 70;
-  testing::write_tiny_model(mixture.path(), config);
+  testing::write_tiny_model(model.path(), config);
   for (const Recompute recompute : {Recompute::none, Recompute::full}) {
     PolicyCase policy;
     policy.ranks = 2;
@@ -64,13 +67,16 @@ TEST_F(OnAnotherDevice, a_mixture_of_experts_gives_the_numbers_of_the_plain_run)
     policy.options.recompute = recompute;
     policy.options.tile_tokens = 3;
     const OptimizerKind& optimizer = find_optimizer("sgd");
-    const PolicyOutcome expected = run_policy(mixture.path(), policy, optimizer, 2);
-    const PolicyOutcome got = run_policy(mixture.path(), on_device_under_test(policy), optimizer, 2);
+    const PolicyOutcome expected = run_policy(model.path(), policy, optimizer, 2);
+    const PolicyOutcome got = run_policy(model.path(), on_device_under_test(policy), optimizer, 2);
     for (const auto& [name, gradient] : got.gradients)
       EXPECT_LT(testing::relative_error(gradient, expected.gradients.at(name)), 1e-4) << name;
     EXPECT_NEAR(got.losses.back() / expected.losses.back(), 1, 1e-5);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Kinds, OtherModels,
+                         ::testing::Values(&testing::tiny_mixture_config, &testing::tiny_qwen3_5_config));
 
 TEST_F(OnAnotherDevice, offload_is_bitwise_equal_to_none) {
   PolicyCase resident;

@@ -51,6 +51,13 @@ Json five_gemma4_layers() {
   return config;
 }
 
+// The first one has a DeltaNet.
+Json five_qwen3_5_layers() {
+  Json config = testing::tiny_qwen3_5_config();
+  config["num_hidden_layers"] = kLayers;
+  return config;
+}
+
 // Keeps logits beside gate|up, which the router's backward reads where weights do not sum to one.
 Json five_mixture_layers() {
   Json config = testing::tiny_mixture_config();
@@ -128,7 +135,7 @@ void expect_same_bits(const std::vector<PassRecord>& a, const std::vector<PassRe
 
 TEST(Recompute, every_plan_gives_losses_and_gradients_of_keeping_everything_to_the_bit) {
   for (const Json& model : {five_layers(), five_layers(/*tied=*/true), five_gemma3_layers(),
-                            five_gemma4_layers(), five_mixture_layers()}) {
+                            five_gemma4_layers(), five_qwen3_5_layers(), five_mixture_layers()}) {
     testing::TemporaryFolder folder;
     testing::write_tiny_model(folder.path(), model);
     for (const int ranks : {1, 2}) {

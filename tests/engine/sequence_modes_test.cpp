@@ -147,6 +147,15 @@ TEST(SequenceModes, layers_with_other_heads_hold_in_every_mode) {
   expect_modes_equal_one_rank(folder.path(), {2, 61, packs()}, "gemma 4, packed");
 }
 
+// Four value heads read two key heads: two ranks have a key head each, more share them, and of more than four
+// some have no head.
+TEST(SequenceModes, delta_nets_hold_in_every_mode) {
+  TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), testing::tiny_qwen3_5_config(6, 3));
+  expect_modes_equal_one_rank(folder.path(), {}, "qwen 3.5");
+  expect_modes_equal_one_rank(folder.path(), {2, 61, packs()}, "qwen 3.5, packed");
+}
+
 TEST(SequenceModes, experts_hold_in_every_mode) {
   TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), testing::tiny_mixture_config(6, 3));

@@ -64,6 +64,19 @@ Json tiny_gemma4_config(int64_t query_heads, int64_t key_value_heads) {
   return config;
 }
 
+Json tiny_qwen3_5_config(int64_t query_heads, int64_t key_value_heads) {
+  Json config = tiny_llama_config(query_heads, key_value_heads);
+  config.update({{"model_type", "qwen3_5_text"},
+                 {"architectures", {"Qwen3_5ForCausalLM"}},
+                 {"partial_rotary_factor", 0.5},
+                 {"full_attention_interval", 2},
+                 {"linear_num_key_heads", 2},
+                 {"linear_num_value_heads", 4},
+                 {"linear_key_head_dim", 6},
+                 {"linear_value_head_dim", 8}});
+  return config;
+}
+
 Json tiny_mixture_config(int64_t query_heads, int64_t key_value_heads) {
   Json config = tiny_llama_config(query_heads, key_value_heads);
   config.update({{"model_type", "qwen3_moe"},

@@ -24,6 +24,10 @@ Json tiny_gemma3_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
 // Layers that do not slide have heads twice as wide, and keys that are their values.
 Json tiny_gemma4_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
 
+// Every second layer has attention, gated and with half of each head turned; the others have a DeltaNet of
+// one key head for two value heads.
+Json tiny_qwen3_5_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
+
 // The same of a small mixture of 5 experts, of which a token has 2 (Qwen3-MoE).
 Json tiny_mixture_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
 

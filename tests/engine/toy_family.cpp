@@ -69,7 +69,7 @@ class ParallelLayer final : public Layer {
   explicit ParallelLayer(const ModelConfig& config) : config_(config) {}
 
   void before_attention_forward(const LayerTensors& layer, const at::Tensor& x_TM, int64_t first_row,
-                                const at::Tensor& qkv_TND) const override {
+                                const at::Tensor& qkv_TND, const at::Tensor& /*gate_TA*/) const override {
     const UnitWeights& w = layer.weights;
     const at::Tensor projected = linear_forward(normed(w, x_TM), w[kQkv], {}).view(qkv_TND.sizes());
     rotate_heads(projected, rotary_heads(layer, first_row), qkv_TND);
@@ -77,7 +77,7 @@ class ParallelLayer final : public Layer {
 
   void before_attention_backward(const LayerTensors& layer, UnitGradients& gradients, const at::Tensor& x_TM,
                                  int64_t first_row, const at::Tensor& dqkv_TND,
-                                 at::Tensor dx_TM) const override {
+                                 const at::Tensor& /*dgate_TA*/, at::Tensor dx_TM) const override {
     const UnitWeights& w = layer.weights;
     const at::Tensor projected = at::empty(dqkv_TND.sizes(), w[kQkv].options());
     at::Tensor none;
@@ -88,7 +88,8 @@ class ParallelLayer final : public Layer {
   }
 
   void after_attention_forward(const LayerTensors& layer, const at::Tensor& x_TM, const at::Tensor& o_TA,
-                               const at::Tensor& y_TM, KeptAfterAttention* kept) const override {
+                               const at::Tensor& /*gate_TA*/, const at::Tensor& y_TM,
+                               KeptAfterAttention* kept) const override {
     const UnitWeights& w = layer.weights;
     const auto dtype = w[kQkv].scalar_type();
     const at::Tensor n = normed(w, x_TM), up = linear_forward(n, w[kUp], w[kUpBias]);
@@ -102,8 +103,9 @@ class ParallelLayer final : public Layer {
   }
 
   void after_attention_backward(const LayerTensors& layer, UnitGradients& gradients, const at::Tensor& x_TM,
-                                const at::Tensor& o_TA, const at::Tensor& dy_TM, KeptAfterAttention* kept,
-                                const at::Tensor& dx_TM, at::Tensor do_TA) const override {
+                                const at::Tensor& o_TA, const at::Tensor& /*gate_TA*/,
+                                const at::Tensor& dy_TM, KeptAfterAttention* kept, const at::Tensor& dx_TM,
+                                at::Tensor do_TA) const override {
     const UnitWeights& w = layer.weights;
     const auto dtype = w[kQkv].scalar_type();
     const at::Tensor dy = dy_TM.to(dtype, /*non_blocking=*/false, /*copy=*/true);  // dx may be dy

@@ -236,7 +236,9 @@ void run_rank_pass(World& world, const std::filesystem::path& folder, const Watc
   };
   const auto sharded = sharded_with(config.heads());
   const auto full = config.full_heads ? sharded_with(*config.full_heads) : nullptr;
-  LayerRunner layers(config, *sharded, full.get(), plan, run.tile_tokens);
+  const auto delta_net =
+      config.delta_net ? std::make_unique<ShardedDeltaNet>(*mesh.sp, config.delta_net->heads) : nullptr;
+  LayerRunner layers(config, {*sharded, full.get(), delta_net.get()}, plan, run.tile_tokens);
   ModelExecutor executor(config, layout, mesh, layers, parameters,
                          {.storage = run.storage, .logits_tile_tokens = 23});
   const TokenBatch batch =

@@ -86,13 +86,15 @@ TEST_P(CudaTokenOps, norms_backward_equal_fp64_add_and_repeat_their_bits) {
 
 struct Heads {
   int64_t tokens, queries, keys, head_dim;
+  int64_t turning_pairs = head_dim / 2;
 };
 
 RotaryHeads rotary_heads(const Heads& heads, bool norms, const at::Tensor& like, at::ScalarType dtype) {
   RotaryHeads rotary;
   rotary.query_heads = heads.queries;
   rotary.rotated_heads = heads.queries + heads.keys;
-  const at::Tensor angle = at::randn({29, heads.head_dim / 2});
+  rotary.turning_pairs = heads.turning_pairs;
+  const at::Tensor angle = at::randn({29, heads.turning_pairs});
   rotary.cos = at::cos(angle).to(like.device());
   rotary.sin = at::sin(angle).to(like.device());
   rotary.first_row = 13;
@@ -105,11 +107,13 @@ RotaryHeads rotary_heads(const Heads& heads, bool norms, const at::Tensor& like,
 }
 
 TEST_P(CudaTokenOps, rotation_equals_fp64_both_ways_in_place_too) {
-  for (const Heads heads : {Heads{1, 1, 1, 2}, Heads{50, 3, 1, 6}, Heads{700, 32, 8, 128},
-                            Heads{65, 12, 4, 80}, Heads{33, 4, 4, 512}})
+  for (const Heads heads :
+       {Heads{1, 1, 1, 2}, Heads{50, 3, 1, 6}, Heads{700, 32, 8, 128}, Heads{65, 12, 4, 80},
+        Heads{33, 4, 4, 512}, Heads{700, 16, 4, 256, 32}, Heads{65, 12, 4, 96, 3}})
     for (const bool norms : {false, true}) {
       SCOPED_TRACE(::testing::Message()
-                   << heads.tokens << " tokens, heads of " << heads.head_dim << (norms ? ", norms" : ""));
+                   << heads.tokens << " tokens, " << heads.turning_pairs << " pairs of heads of "
+                   << heads.head_dim << (norms ? ", norms" : ""));
       const int64_t D = heads.head_dim, R = heads.queries + heads.keys;
       const at::Tensor x = random({heads.tokens, R + heads.keys, D}), before = random({heads.tokens, R, D});
       const RotaryHeads rotary = rotary_heads(heads, norms, x, GetParam());

@@ -11,6 +11,10 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 
+#include "trireme/base/error.h"
+
+#include "tests/kernels/rotary_oracle.h"
+
 namespace trireme {
 namespace {
 
@@ -57,11 +61,12 @@ TEST(TokenOps, fused_rms_norm_backward_equals_atens_and_adds) {
         }
 }
 
-RotaryHeads rotary_heads(int64_t H, int64_t K, int64_t D, bool norms) {
+RotaryHeads rotary_heads(int64_t H, int64_t K, int64_t D, bool norms, int64_t turning_pairs = 0) {
   RotaryHeads rotary;
+  rotary.turning_pairs = turning_pairs;
   rotary.query_heads = H;
   rotary.rotated_heads = H + K;
-  const at::Tensor angle = random({5, D / 2}, at::kFloat, 8);
+  const at::Tensor angle = random({5, turning_pairs > 0 ? turning_pairs : D / 2}, at::kFloat, 8);
   rotary.cos = at::cos(angle);
   rotary.sin = at::sin(angle);
   rotary.first_row = 3;
@@ -94,6 +99,99 @@ TEST(TokenOps, fused_rotary_equals_atens_both_ways_with_and_without_norms) {
           EXPECT_LT(worst(dq, dq2), 1e-5);
           EXPECT_LT(worst(dk, dk2), 1e-5);
         }
+}
+
+std::vector<double> values(const at::Tensor& x) {
+  const at::Tensor wide = x.to(at::kDouble).contiguous();
+  return {wide.const_data_ptr<double>(), wide.const_data_ptr<double>() + wide.numel()};
+}
+
+// What the oracle makes of heads [T, N, D]: backward with `before`, forward without.
+struct Rotated {
+  at::Tensor to;
+  std::vector<double> dq, dk;  // [D]
+};
+Rotated rotated(const at::Tensor& from_TND, const RotaryHeads& rotary, const at::Tensor& before_TND = {}) {
+  const int64_t T = from_TND.size(0), D = from_TND.size(2);
+  const std::vector<double> none(static_cast<size_t>(D), 0);
+  Rotated made{from_TND.to(at::kDouble, false, true), none, none};
+  for (int64_t t = 0; t < T; ++t)
+    for (int64_t head = 0; head < rotary.rotated_heads; ++head) {
+      const bool query = head < rotary.query_heads;
+      const int64_t row = (rotary.first_row + t) % rotary.cos.size(0);
+      const at::Tensor& norm = query ? rotary.q_norm : rotary.k_norm;
+      const testing::RotaryOracle oracle(values(rotary.cos[row]), values(rotary.sin[row]),
+                                         norm.defined() ? values(norm) : std::vector<double>(),
+                                         rotary.norm_eps);
+      const std::vector<double> x = values(from_TND[t][head]);
+      made.to[t][head].copy_(at::tensor(
+          before_TND.defined() ? oracle.backward(x, values(before_TND[t][head]), query ? made.dq : made.dk)
+                               : oracle.forward(x),
+          at::kDouble));
+    }
+  return made;
+}
+
+struct RotaryCode {
+  const char* name;
+  decltype(&rotate_heads) forward;
+  decltype(&rotate_heads_backward) backward;
+};
+constexpr std::array<RotaryCode, 2> kRotaryCodes = {{
+    {"loops", &rotate_heads, &rotate_heads_backward},
+    {"ATen", &aten::rotate_heads, &aten::rotate_heads_backward},
+}};
+
+void rotation_equals_the_oracle(int64_t D, int64_t r, bool norms, at::ScalarType in, at::ScalarType out) {
+  constexpr int64_t H = 2, K = 1, N = H + 2 * K, T = 6;
+  const auto sums = in == at::kDouble ? at::kDouble : at::kFloat;
+  const RotaryHeads rotary = rotary_heads(H, K, D, norms, r);
+  const at::Tensor x = random({T, N, D}, in, 11), before = random({T, H + K, D}, out, 12);
+  const Rotated expected = rotated(x, rotary), gradient = rotated(x, rotary, before);
+  const double bound = in == at::kDouble ? 1e-12 : tolerance(out), sums_bound = std::min(bound, 1e-5);
+  for (const RotaryCode& code : kRotaryCodes) {
+    SCOPED_TRACE(code.name);
+    const at::Tensor y = at::empty({T, N, D}, out), dx = at::empty({T, N, D}, out);
+    code.forward(x, rotary, y);
+    EXPECT_LT(worst(y, expected.to), bound);
+    at::Tensor dq = at::zeros({D}, sums), dk = at::zeros({D}, sums);
+    code.backward(x, rotary, before, dx, dq, dk);
+    EXPECT_LT(worst(dx, gradient.to), bound);
+    if (norms) {
+      EXPECT_LT(worst(dq, at::tensor(gradient.dq, at::kDouble)), sums_bound);
+      EXPECT_LT(worst(dk, at::tensor(gradient.dk, at::kDouble)), sums_bound);
+    }
+    if (in != out) continue;
+    const at::Tensor here = x.clone(), dhere = x.clone();
+    code.forward(here, rotary, here);
+    EXPECT_TRUE(at::equal(here, y));
+    code.backward(dhere, rotary, before, dhere, dq, dk);
+    EXPECT_TRUE(at::equal(dhere, dx));
+  }
+}
+
+TEST(TokenOps, rotary_of_a_part_of_each_head_equals_fp64_both_ways_in_place_too) {
+  using Mix = std::array<at::ScalarType, 2>;
+  for (const int64_t D : {8, 64, 96, 256})
+    for (const int64_t r : {int64_t{1}, int64_t{3}, D / 8, D / 2})
+      for (const bool norms : {false, true})
+        for (const auto& [in, out] : {Mix{at::kFloat, at::kFloat}, Mix{at::kBFloat16, at::kBFloat16},
+                                      Mix{at::kHalf, at::kHalf}, Mix{at::kFloat, at::kBFloat16},
+                                      Mix{at::kBFloat16, at::kFloat}, Mix{at::kDouble, at::kDouble}}) {
+          SCOPED_TRACE(::testing::Message() << r << " pairs of heads of " << D << (norms ? ", norms, " : ", ")
+                                            << in << " to " << out);
+          rotation_equals_the_oracle(D, r, norms, in, out);
+        }
+}
+
+TEST(TokenOps, rotary_tables_are_as_wide_as_pairs_turn) {
+  RotaryHeads rotary = rotary_heads(2, 1, 8, false, 3);
+  at::Tensor x = at::zeros({2, 4, 8}), dq, dk;
+  rotary.turning_pairs = 0;
+  EXPECT_THROW(rotate_heads(x, rotary, x), InternalError);
+  EXPECT_THROW(rotate_heads_backward(x, rotary, {}, x, dq, dk), InternalError);
+  rotary = rotary_heads(2, 1, 8, false, 5);
+  EXPECT_THROW(rotate_heads(x, rotary, x), InternalError) << "more pairs than a head has";
 }
 
 TEST(TokenOps, rotary_may_work_in_place) {

@@ -467,6 +467,46 @@ TEST(ModelConfig, of_gemma_4_what_is_not_built_is_refused_with_where_it_trains) 
               HasSubstr("final_logit_softcapping"));
 }
 
+// Qwen3.5 9B: transformers' own sizes.
+TEST(ModelConfig, qwen3_5_has_delta_nets_but_for_each_fourth_layer) {
+  const ModelConfig config = parse(R"({"model_type":"qwen3_5_text"})");
+  EXPECT_EQ(config.delta_net, (DeltaNet{{16, 32, 128, 128}, 4}));
+  EXPECT_EQ(std::ranges::count(config.delta_layers, true), 24);
+  EXPECT_TRUE(config.has_delta_net(2) && !config.has_delta_net(3));
+  EXPECT_EQ(config.heads(), (AttentionHeads{16, 4, 256, false, true}));
+  EXPECT_TRUE(config.qk_norm && config.norms_add_one);
+  EXPECT_DOUBLE_EQ(config.rope.turning_share, 0.25);
+  const ModelLayout layout = make_model_layout(config);
+  const int64_t m = 4096, mlp = 3 * m * 12288, norms = 2 * m,
+                attention = m * (2 * 4096 + 2 * 1024) + 4096 * m + 2 * 256,
+                delta = m * (8192 + 2 * 32 + 4096) + 8192 * 4 + 2 * 32 + 128 + 4096 * m;
+  EXPECT_EQ(layout.parameter_count(), 32 * (mlp + norms) + 24 * delta + 8 * attention + 2 * 248320 * m + m);
+  // No pair of query and key in layers without attention.
+  EXPECT_DOUBLE_EQ(config.attention_pairs(1000).common, 8 * 1000.0 * 1000 / 2);
+}
+
+TEST(ModelConfig, qwen3_5_says_layers_and_the_share_that_turns) {
+  const auto qwen = [](const std::string& keys) { return small("qwen3_5_text", keys); };
+  const ModelConfig config = parse(qwen(
+      R"("layer_types":["full_attention","linear_attention","linear_attention","full_attention"],"head_dim":16,)"
+      R"("rope_parameters":{"rope_theta":5000.0,"partial_rotary_factor":0.5,"mrope_section":[2,1,1],)"
+      R"("mrope_interleaved":true})"));
+  EXPECT_EQ(config.delta_layers, (std::vector<bool>{false, true, true, false}));
+  EXPECT_DOUBLE_EQ(config.rope.turning_share, 0.5);
+  EXPECT_DOUBLE_EQ(config.rope.theta, 5000);
+  const ModelConfig without = parse(qwen(R"("full_attention_interval":1)"));
+  EXPECT_FALSE(without.delta_net);
+  EXPECT_TRUE(without.delta_layers.empty());
+  const auto refused = [&](const std::string& keys) { return refusal(qwen(keys)); };
+  EXPECT_THAT(refused(R"("linear_num_value_heads":24)"), HasSubstr("not a multiple of 16 key heads"));
+  EXPECT_THAT(refused(R"("layer_types":["full_attention","mamba","full_attention","full_attention"])"),
+              AllOf(HasSubstr("layer 1"), HasSubstr("linear_attention")));
+  EXPECT_THAT(refused(R"("rope_parameters":{"rope_type":"proportional"})"), HasSubstr("rope_type"));
+  EXPECT_THAT(refused(R"("partial_rotary_factor":1.5)"), HasSubstr("at most 1"));
+  EXPECT_THAT(refused(R"("head_dim":16,"partial_rotary_factor":0.2)"), HasSubstr("even"));
+  EXPECT_THAT(refusal(small("llama", R"("partial_rotary_factor":0.5)")), HasSubstr("partial_rotary_factor"));
+}
+
 // Qwen3-30B-A3B: 30.5 billion parameters, of which a token meets 3.3 with the embedding.
 TEST(ModelConfig, of_a_mixture_a_token_multiplies_the_experts_that_it_goes_to) {
   const ModelLayout layout = make_model_layout(parse(
@@ -481,7 +521,7 @@ TEST(ModelConfig, of_a_mixture_a_token_multiplies_the_experts_that_it_goes_to) {
 
 TEST(ModelConfig, what_gemma_has_and_is_not_built_is_refused_with_what_to_do) {
   EXPECT_THAT(refusal(small("gemma2")), HasSubstr("soft caps"));
-  for (const char* type : {"qwen3_5", "qwen3_5_moe_text", "qwen3_next", "mistral4"})
+  for (const char* type : {"qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next", "mistral4"})
     EXPECT_THAT(refusal(small(type)), HasSubstr("trireme.parallelize takes them")) << type;
   EXPECT_THAT(refusal(small("ministral3")),
               AllOf(HasSubstr("llama_4_scaling_beta"), HasSubstr("scales its queries")));

@@ -62,6 +62,13 @@ def gemma4(model_type="gemma4_text", **more):
                     "hidden_size_per_layer_input": 0, "global_head_dim": 20, **more})
 
 
+def qwen3_5(model_type="qwen3_5_text", **more):
+    """The first layer has a DeltaNet, whose key heads are read by two value heads each; the second has attention."""
+    return model(model_type, 4, 2, **{"head_dim": 16, "vocab_size": 64, "intermediate_size": 32, "layer_types": ["linear_attention", "full_attention"],
+                                      "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+                                      "linear_value_head_dim": 6, **more})
+
+
 def mixture(model_type, experts, per_token, key="num_local_experts", **more):
     """Of two heads, and narrow experts: there are many matrices."""
     return model(model_type, 4, 2, **{key: experts, "num_experts_per_tok": per_token, "intermediate_size": 12,
@@ -91,6 +98,7 @@ PIXTRAL = {"model_type": "pixtral", "hidden_size": 8, "intermediate_size": 8, "n
 QWEN_VISION = {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 1, "patch_size": 2, "out_hidden_size": 32}
 GEMMA4_VISION = {"model_type": "gemma4_vision", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
                  "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 8, "patch_size": 2, "position_embedding_size": 16}
+QWEN3_5_VISION = {"model_type": "qwen3_5_vision", **QWEN_VISION, "num_position_embeddings": 16}
 GEMMA4_UNIFIED_VISION = {"model_type": "gemma4_unified_vision", "patch_size": 2, "pooling_kernel_size": 1, "mm_embed_dim": 8,
                          "mm_posemb_size": 4, "output_proj_dims": 8}
 # As published: positions of pretraining far below those that are reached, and queries scaled behind them.
@@ -172,6 +180,13 @@ CASES = {
                                             rope_parameters=by_type(QUARTER)), GEMMA4_VISION, audio_config=None), 1, 61),
     "gemma4_unified": (whole("gemma4_unified", gemma4("gemma4_unified_text", attention_k_eq_v=True, rope_parameters=by_type(QUARTER)),
                              GEMMA4_UNIFIED_VISION, audio_config=None), 1, 61),
+    # As published; nothing is said of the part of a head that turns.
+    "qwen3_5": (qwen3_5(rope_parameters={**DEFAULT, "mrope_section": [1, 1, 0], "mrope_interleaved": True}), 2, 61),
+    # Chunks of the delta rule that follow each other, heads that ranks do not share evenly, biases, stretched positions.
+    "qwen3_5_yarn": (qwen3_5(layer_types=None, full_attention_interval=2, attention_bias=True, tie_word_embeddings=True,
+                             linear_num_key_heads=1, linear_num_value_heads=3, linear_conv_kernel_dim=3,
+                             rope_parameters={**YARN, "partial_rotary_factor": 0.5}), 1, 130),
+    "qwen3_5_whole": (whole("qwen3_5", qwen3_5(rope_parameters=DEFAULT), QWEN3_5_VISION), 1, 61),
 }
 
 
@@ -191,6 +206,8 @@ PACKED = {
     "gemma3_dynamic": ("70,1", None),
     "ministral3": ("40,1,5", None),
     "gemma4": ("40,1,5", None),
+    "qwen3_5": ("40,1,5", None),
+    "qwen3_5_yarn": ("70,1,2,64", None),
 }
 PADDED = {
     "llama": ("30", "0,17"),
@@ -207,6 +224,8 @@ ADAPTERS = {
     "gemma3": (dict(r=4, lora_alpha=8, target_modules=ALL), "40,1,5"),
     "qwen3_moe": (dict(r=2, lora_alpha=2, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"]), None),
     "gemma4": (dict(r=3, lora_alpha=6, target_modules=ALL), "40,1,5"),  # half of its layers have no v_proj
+    "qwen3_5": (dict(r=3, lora_alpha=6, target_modules=[*ALL, "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]), None),
+    "qwen3_5_yarn": (dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"]), None),  # of one layer alone
 }
 
 
@@ -217,8 +236,8 @@ def draw_weights(net, seed):
         for name, parameter in net.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.dim() == 1:
-                adds_one = net.config.model_type.startswith("gemma") and not net.config.model_type.startswith("gemma4")
-                one = 0 if adds_one else 1
+                adds_one = net.config.model_type.startswith(("gemma", "qwen3_5")) and not net.config.model_type.startswith("gemma4")
+                one = 0 if adds_one and not name.endswith("linear_attn.norm.weight") else 1
                 parameter.copy_(one + 0.2 * noise if name.endswith("weight") else 0.5 * noise)
             elif "embed" in name:
                 parameter.copy_(0.6 * noise)

@@ -222,7 +222,7 @@ TEST(Search, leaves_out_no_size_of_groups_that_would_fit_or_be_faster) {
 // Where activations leave, layers that stay hold less in groups, and less with two outputs of attention
 // kept than with none: then the last two layers stay, else the last two inputs of groups.
 TEST(Search, finds_groups_that_take_less_of_the_device_though_activations_leave) {
-  PlanRequest fraction = small_request(4, 8192, 40 * kMiB);
+  PlanRequest fraction = small_request(4, 8192, 41 * kMiB + kMiB / 4);
   deepen(fraction, 18);
   fraction.hardware.to_host = {1e-6, 1e9};
   fraction.hardware.within_machine = {1e-6, 1e10};

@@ -103,7 +103,7 @@ def run_families(group, ring):
             try:
                 with in_fp64(model):
                     truth = each_document_alone(model, batch)
-                    compare(truth, shared(model, batch, group, ring))
+                compare(truth, shared(model, batch, group, ring))
             except Exception as error:
                 raise AssertionError(f"{name}, {kind}") from error
 
@@ -187,7 +187,7 @@ def run_adapters(group):
     with in_fp64(model):
         truth = alone(model, batch)
         assert truth[1] and all("lora" in name for name in truth[1])
-        compare(truth, shared(model, batch, group))
+    compare(truth, shared(model, batch, group))
 
 
 def test_parameters_of_the_recurrence_alone_are_trained(ranks):
@@ -202,7 +202,7 @@ def run_recurrence_alone(group):
     with in_fp64(model):
         truth = alone(model, batch)
         assert len(truth[1]) == 3
-        compare(truth, shared(model, batch, group))
+    compare(truth, shared(model, batch, group))
 
 
 def test_what_would_be_passed_over_is_refused(ranks):
@@ -237,3 +237,121 @@ def run_alone_called(group):
     with trireme.parallelize(model, group):
         with pytest.raises(trireme.ConfigError, match="called by itself"):
             model.model.layers[0].linear_attn(torch.zeros(1, 3, 32))
+
+
+def test_functions_that_took_the_place_of_plain_ones_stay(ranks):
+    ranks.run(run_others_functions, 2)
+
+
+def run_others_functions(group):
+    """As those of flash-linear-attention and causal-conv1d: each document by itself, key heads that rank 1 has some values of."""
+    import transformers.models.qwen3_5.modeling_qwen3_5 as functions
+
+    model, batch = make_model("qwen3_5, three value heads"), make_batch("packed", "")
+    seen = []
+
+    def convolve(x, *arguments, **keywords):
+        seen.append(x.shape[-1])
+        return convolution(x, *arguments, **keywords)
+
+    convolution = functions.causal_conv1d_fn
+    with in_fp64(model):
+        truth = each_document_alone(model, batch)
+        with unittest.mock.patch.object(functions, "causal_conv1d_fn", convolve):
+            compare(truth, shared(model, batch, group))
+    borders = (batch["position_ids"][0] == 0).nonzero().flatten().tolist() + [batch["position_ids"].shape[1]]
+    lengths = [end - begin for begin, end in zip(borders, borders[1:])]
+    assert len(lengths) > 1 and seen and seen == lengths * (len(seen) // len(lengths))
+
+
+def test_all_documents_go_through_one_call_of_each_function(ranks):
+    ranks.run(run_one_call, 1)
+
+
+def run_one_call(group):
+    import trireme.gated_delta_net as shares
+
+    model, batch = make_model("qwen3_5, no attention"), make_batch("packed", "")
+    with contextlib.ExitStack() as patches:
+        calls = [
+            patches.enter_context(unittest.mock.patch.object(shares, name, wraps=getattr(shares, name))) for name in ("gated_delta_rule", "causal_convolution")
+        ]
+        shared(model, batch, group)
+    assert [call.call_count for call in calls] == [2, 2]
+
+
+def documents_of(*lengths):
+    return torch.tensor([0, *lengths]).cumsum(0)
+
+
+@pytest.mark.parametrize("block", [1, 50, 1 << 17])
+@pytest.mark.parametrize("lengths", [[1], [2, 1, 1, 3, 1], [4, 5, 30, 1, 1, 2, 90], [133]])
+def test_the_convolution_is_torchs_of_each_document(lengths, block, monkeypatch):
+    import trireme.causal_convolution as convolution
+
+    monkeypatch.setitem(convolution._BLOCK_ELEMENTS, "cpu", block)
+    torch.manual_seed(1)
+    columns, tokens = 5, sum(lengths)
+    row = torch.randn(2, tokens, columns + 3, dtype=torch.float64)
+    x, weight = row[..., 1 : 1 + columns].requires_grad_(), torch.randn(columns, 4, dtype=torch.float64, requires_grad=True)
+    d_y = torch.randn(2, tokens, columns, dtype=torch.float64)
+
+    def of_document(x_BtC):
+        sums = torch.nn.functional.conv1d(x_BtC.transpose(1, 2), weight.unsqueeze(1), padding=3, groups=columns)
+        return torch.nn.functional.silu(sums[..., : x_BtC.shape[1]]).transpose(1, 2)
+
+    # The second sample is one document.
+    alone = [torch.cat([of_document(document) for document in x[:1].split(lengths, dim=1)], dim=1), of_document(x[1:])]
+    expected, got = torch.cat(alone), convolution.causal_convolution(x, weight, [documents_of(*lengths), documents_of(tokens)])
+    results = zip((got, *torch.autograd.grad(got, (x, weight), d_y)), (expected, *torch.autograd.grad(expected, (x, weight), d_y)))
+    for value, truth in results:
+        torch.testing.assert_close(value, truth, rtol=0, atol=1e-12)
+
+
+def test_the_convolution_of_a_document_does_not_read_the_others():
+    from trireme.causal_convolution import causal_convolution
+
+    torch.manual_seed(2)
+    x, weight, lengths = torch.randn(1, 60, 8, dtype=torch.bfloat16), torch.randn(8, 4, dtype=torch.bfloat16), [7, 1, 2, 50]
+    whole, others = causal_convolution(x, weight, [documents_of(*lengths)]), x.clone()
+    others[:, :10] = float("nan")
+    assert torch.equal(causal_convolution(others, weight, [documents_of(*lengths)])[:, 10:], whole[:, 10:])
+    # Sums in fp32: no further from the truth than a rounding.
+    truth = causal_convolution(x.double(), weight.double(), [documents_of(*lengths)])
+    assert (whole - truth).abs().max() <= 2**-8 * truth.abs().max()
+
+
+def test_the_operator_is_the_rule_token_by_token():
+    from trireme.delta_rule import gated_delta_rule
+
+    torch.manual_seed(3)
+    lengths, keys, values = [70, 1, 64, 15], 2, 3
+    q, k = (torch.randn(1, 150, keys, 8, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    v = torch.randn(1, 150, values, 4, dtype=torch.float64, requires_grad=True)
+    decay = (-torch.rand(1, 150, values)).requires_grad_()  # fp32, as the model's is
+    beta = torch.rand(1, 150, values, dtype=torch.float64, requires_grad=True)
+    leaves, key_of_value = (q, k, v, decay, beta), [0, 1, 1]
+    d_o = torch.randn_like(v)
+    o = gated_delta_rule(*leaves, key_of_value, [documents_of(*lengths)])
+
+    def token_by_token(q, k, v, decay, beta):
+        q, k = (x[:, :, key_of_value] / (x[:, :, key_of_value].square().sum(-1, keepdim=True) + 1e-6).sqrt() for x in (q, k))
+        state, outputs = v.new_zeros(1, values, 8, 4), []
+        for t in range(v.shape[1]):
+            state = state * decay[:, t, :, None, None].double().exp()
+            error = v[:, t] - torch.einsum("bhkv,bhk->bhv", state, k[:, t])
+            state = state + torch.einsum("bhk,bhv->bhkv", k[:, t], beta[:, t, :, None] * error)
+            outputs.append(torch.einsum("bhkv,bhk->bhv", state, q[:, t] * 8**-0.5))
+        return torch.stack(outputs, dim=1)
+
+    truth = torch.cat([token_by_token(*document) for document in zip(*(x.split(lengths, dim=1) for x in leaves))], dim=1)
+    torch.testing.assert_close(o, truth, rtol=0, atol=1e-12)
+    for got, expected in zip(torch.autograd.grad(o, leaves, d_o), torch.autograd.grad(truth, leaves, d_o)):
+        assert got.dtype == expected.dtype
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-6 if got.dtype == torch.float32 else 1e-12)
+    with torch.no_grad():
+        assert torch.equal(gated_delta_rule(*leaves, key_of_value, [documents_of(*lengths)]), o)
+    with pytest.raises(ValueError, match="cu_seqlens"):
+        gated_delta_rule(*leaves, key_of_value, [torch.tensor([3, 150])])
+    with pytest.raises(RuntimeError, match="documents of 151 tokens, expected 150"):
+        gated_delta_rule(*leaves, key_of_value, [documents_of(151)])

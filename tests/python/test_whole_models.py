@@ -20,7 +20,7 @@ import make_fixtures
 RATE = 1e-3
 
 
-@pytest.fixture(scope="module", params=["gemma3_whole", "gemma4_whole", "mistral3_ministral3", "qwen3_vl"])
+@pytest.fixture(scope="module", params=["gemma3_whole", "gemma4_whole", "mistral3_ministral3", "qwen3_vl", "qwen3_5_whole"])
 def whole(request, tmp_path_factory):
     """A folder as one has it after a download: `model`, texts as tokens."""
     folder = tmp_path_factory.mktemp(request.param)

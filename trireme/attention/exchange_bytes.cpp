@@ -71,4 +71,22 @@ ExchangeBytes gather_exchange_bytes(const ExchangeExtents& extents, const Sample
   return {keys_and_values, keys_and_values + (layout.tokens - ring_tokens) * row * extents.sum_bytes};
 }
 
+UlyssesExchangeBytes column_exchange_bytes(const DeltaHeads& heads, const SampleLayout& layout, int64_t batch,
+                                           int64_t element_bytes, int rank) {
+  const int64_t others_tokens = layout.tokens - layout.size(rank);
+  const auto sent = [&](const ColumnShares& shares) {  // of this rank's tokens
+    return batch * layout.size(rank) * (shares.total() - shares.count(static_cast<size_t>(rank))) *
+           element_bytes;
+  };
+  const auto back = [&](const ColumnShares& shares) {  // of this rank's columns
+    return batch * others_tokens * shares.count(static_cast<size_t>(rank)) * element_bytes;
+  };
+  const ColumnShares columns = delta_columns(heads, layout.ranks()),
+                     output = delta_output_columns(heads, layout.ranks());
+  return {.qkv_to_heads = sent(columns),
+          .o_to_seq = back(output),
+          .do_to_heads = sent(output),
+          .dqkv_to_seq = back(columns)};
+}
+
 }  // namespace trireme

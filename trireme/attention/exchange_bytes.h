@@ -28,6 +28,7 @@
 
 #include <cstdint>
 
+#include "trireme/attention/delta_heads.h"
 #include "trireme/attention/head_shares.h"
 #include "trireme/base/sample_layout.h"
 
@@ -65,6 +66,11 @@ struct UlyssesExchangeBytes {
 };
 UlyssesExchangeBytes ulysses_exchange_bytes(const ExchangeExtents& extents, const SampleLayout& layout,
                                             const HeadShares& heads, int rank);
+
+// The same of a DeltaNet's columns and output (column_exchange.h), e bytes of an element; `rank` of all that
+// share the layout's tokens.
+UlyssesExchangeBytes column_exchange_bytes(const DeltaHeads& heads, const SampleLayout& layout, int64_t batch,
+                                           int64_t element_bytes, int rank);
 
 // Between ring ranks, with `heads` over the U Ulysses ranks of each; zero with R = 1. Backward moves k
 // and v again. A hybrid's bytes are these and ulysses_exchange_bytes(...).layer().

@@ -5,11 +5,8 @@
 
 namespace trireme {
 
-namespace {
-
-// `slices[p]`: what rank p gets, as views [B, s, some heads, D].
-ToHeads begin_to_heads(Group& group, const SequenceLayout& layout,
-                       const std::vector<std::vector<at::Tensor>>& slices) {
+ToHeads begin_slices_to_heads(Group& group, const SequenceLayout& layout,
+                              const std::vector<std::vector<at::Tensor>>& slices) {
   const at::Tensor& any = slices.at(0).at(0);
   const int64_t batch = any.size(0), width = any.size(3), tokens = layout.size(group.rank());
   std::vector<int64_t> head_counts;
@@ -43,8 +40,6 @@ ToHeads begin_to_heads(Group& group, const SequenceLayout& layout,
   return {begin_all_to_all(group, packed, send, receive), layout.tokens, batch, heads, width};
 }
 
-}  // namespace
-
 HeadsQkv split_qkv(const at::Tensor& packed, int64_t query_heads, int64_t kv_heads) {
   return {packed.narrow(2, 0, query_heads), packed.narrow(2, query_heads, kv_heads),
           packed.narrow(2, query_heads + kv_heads, kv_heads)};
@@ -63,7 +58,7 @@ ToHeads begin_qkv_to_heads(Group& group, const SequenceLayout& layout, const Hea
     slices.push_back(
         {all.q.slice(2, q.begin, q.end), all.k.slice(2, kv.begin, kv.end), all.v.slice(2, kv.begin, kv.end)});
   }
-  return begin_to_heads(group, layout, slices);
+  return begin_slices_to_heads(group, layout, slices);
 }
 
 ToHeads begin_queries_to_heads(Group& group, const SequenceLayout& layout, const HeadShares& heads,
@@ -73,7 +68,7 @@ ToHeads begin_queries_to_heads(Group& group, const SequenceLayout& layout, const
     std::vector<at::Tensor>& of_rank = slices.emplace_back();
     for (const at::Tensor& x : each_BsHD) of_rank.push_back(x.slice(2, query.begin, query.end));
   }
-  return begin_to_heads(group, layout, slices);
+  return begin_slices_to_heads(group, layout, slices);
 }
 
 std::vector<at::Tensor> ToSequence::wait() {

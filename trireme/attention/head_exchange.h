@@ -35,6 +35,9 @@ struct ToHeads {
   at::Tensor wait();
 };
 
+// `slices[p]`: what rank p gets, as views [B, s, some heads, D]. Collective.
+ToHeads begin_slices_to_heads(Group& group, const SequenceLayout& layout,
+                              const std::vector<std::vector<at::Tensor>>& slices);
 // Packed q, k and v: qkv [B, s, H + 2K, D] -> [B, S, h + 2k, D]. Collective.
 ToHeads begin_qkv_to_heads(Group& group, const SequenceLayout& layout, const HeadShares& heads,
                            const at::Tensor& qkv_BsND);

@@ -145,6 +145,24 @@ Json gemma4_with(const std::string& changes) {
   return config;
 }
 
+// Three layers of four have a DeltaNet in place of attention.
+constexpr const char* kQwen3_5_9b = R"({
+  "model_type": "qwen3_5_text", "architectures": ["Qwen3_5ForCausalLM"], "hidden_act": "silu",
+  "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 32,
+  "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 256, "full_attention_interval": 4,
+  "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128,
+  "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
+  "vocab_size": 248320, "max_position_embeddings": 262144, "rms_norm_eps": 1e-6,
+  "rope_parameters": {"rope_type": "default", "rope_theta": 10000000.0, "partial_rotary_factor": 0.25},
+  "tie_word_embeddings": false, "eos_token_id": 248044
+})";
+
+Json qwen3_5_with(const std::string& changes) {
+  Json config = parse_json(kQwen3_5_9b, "the preset qwen3.5-9b");
+  config.update(parse_json(changes, "a preset"));
+  return config;
+}
+
 // config.json of the 1B with these values in it.
 Json gemma3_with(const std::string& changes) {
   Json config = parse_json(kGemma3_1b, "the preset gemma3-1b");
@@ -234,6 +252,13 @@ const std::vector<ModelPreset>& model_presets() {
                        "sliding_window": 256, "layer_types": ["sliding_attention", "full_attention"],
                        "bos_token_id": null, "eos_token_id": 256, "pad_token_id": null})"),
        true},
+      {"tiny-qwen3.5", "a qwen 3.5 of the same width: one layer has a DeltaNet, the other gated attention",
+       qwen3_5_with(R"({"hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2,
+                        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+                        "full_attention_interval": 2, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+                        "linear_key_head_dim": 16, "linear_value_head_dim": 16, "vocab_size": 320,
+                        "max_position_embeddings": 1048576, "tie_word_embeddings": true, "eos_token_id": 256})"),
+       true},
       {"bert-tiny", "an encoder of the same width, for masked-token training (--mask_token_id 258)",
        parse_json(kTinyBert, "the preset bert-tiny"), true},
       {"small", "llama, 512 wide, 8 layers, 8/4 heads, vocabulary 32,000", llama_with(kSmallLlama), false},
@@ -249,6 +274,7 @@ const std::vector<ModelPreset>& model_presets() {
       {"qwen3-4b", "the sizes of Qwen3 4B, tied embeddings", llama_with(kQwen3_4b), false},
       {"qwen3-30b-a3b", "the sizes of Qwen3-30B-A3B of July 2025 (Instruct, Coder): 128 experts",
        llama_with(kQwen3_30b_a3b), false},
+      {"qwen3.5-9b", "the sizes of Qwen3.5 9B's text model", qwen3_5_with("{}"), false},
       {"mixtral-8x7b", "the sizes of Mixtral 8x7B", llama_with(kMixtral_8x7b), false},
       {"gemma3-270m", "the sizes of Gemma 3 270M, windows of 512",
        gemma3_with(R"({"hidden_size": 640, "intermediate_size": 2048, "num_hidden_layers": 18})"), false},

@@ -1,5 +1,6 @@
 #include "trireme/engine/assemble.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "trireme/base/clock.h"
@@ -257,7 +258,9 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   };
   attention_ = attention_of(config.heads());
   if (config.full_heads) full_attention_ = attention_of(*config.full_heads);
-  layers_ = std::make_unique<LayerRunner>(config, *attention_, full_attention_.get(), plan, tiles.tokens);
+  if (config.delta_net) delta_net_ = std::make_unique<ShardedDeltaNet>(*mesh_.sp, config.delta_net->heads);
+  layers_ = std::make_unique<LayerRunner>(
+      config, LayerMixing{*attention_, full_attention_.get(), delta_net_.get()}, plan, tiles.tokens);
   ParameterStore& trained = parameters_in_update_ ? *parameters_in_update_ : *parameters_;
   executor_ = std::make_unique<ModelExecutor>(
       config, layout_, mesh_, *layers_, frozen_ ? *frozen_ : trained,
@@ -293,6 +296,9 @@ std::string Engine::description() const {
     text +=
         cat("; ", documents,
             documents_of(config_.heads_of_full_attention()) == documents ? "" : ", in layers with a window");
+  if (config_.delta_net)
+    text += cat("; a DeltaNet in place of it in ", std::ranges::count(config_.delta_layers, true), " of ",
+                config_.num_hidden_layers, " layers");
   text += cat("; values in ", dtype_name(storage), ", matmuls in ", dtype_name(tile));
   if (options.purpose == Purpose::training) text += "; recompute " + forecast_inputs_.recompute.description();
   if (recompute_choice_) text += ", " + recompute_choice_->description();

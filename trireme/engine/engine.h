@@ -71,6 +71,7 @@ class ParameterStore;
 struct StepNumbers;
 class PinnedPool;
 class ShardedAttention;
+class ShardedDeltaNet;
 class SpillFile;
 
 // When a unit is stepped:
@@ -217,7 +218,8 @@ class Engine {
   std::unique_ptr<GradientStore> gradients_;
   std::unique_ptr<ActivationStore> activations_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::unique_ptr<LossScaler> loss_scaler_;  // fp16 alone
+  std::unique_ptr<LossScaler> loss_scaler_;     // fp16 alone
+  std::unique_ptr<ShardedDeltaNet> delta_net_;  // of layers without attention; null: there are none
   std::unique_ptr<LayerRunner> layers_;
   std::unique_ptr<ModelExecutor> executor_;
   WeightsRead weights_read_;

@@ -32,14 +32,48 @@ void LayerRunner::in_tiles(int64_t tokens, const Body& body) const {
   for_tiles(tokens, tile_tokens_, body);
 }
 
-at::Tensor LayerRunner::project(const LayerTensors& layer, const SequenceContext& context,
-                                const at::Tensor& x) {
-  const int64_t N = layer.heads.packed(), D = layer.heads.width;
+LayerRunner::Call LayerRunner::call_of(int64_t layer, const UnitWeights& weights,
+                                       const SequenceContext& context) const {
+  const auto index = static_cast<size_t>(layer);
+  return {{weights, context.rotary.at(index), config_.heads_of(layer),
+           config_.has_delta_net(layer) ? &*config_.delta_net : nullptr},
+          context,
+          *context.masks.at(index),
+          config_.has_full_heads(layer) ? *mixing_.full_attention : mixing_.attention};
+}
+
+Projection LayerRunner::project(const Call& call, const at::Tensor& x) {
+  const LayerTensors& layer = call.tensors;
+  const bool delta = layer.delta_net != nullptr;
+  const int64_t N = delta ? 1 : layer.heads.packed();
+  const int64_t D = delta ? layer.delta_net->heads.columns() : layer.heads.width;
+  const int64_t A = delta ? layer.delta_net->heads.output_columns() : layer.heads.gate_width();
   const at::Tensor qkv = at::empty({x.size(0), N, D}, x.options());
+  const at::Tensor gate = A > 0 ? at::empty({x.size(0), A}, x.options()) : at::Tensor();
   in_tiles(x.size(0), [&](int64_t begin, int64_t count) {
-    layer_->before_attention_forward(layer, x.narrow(0, begin, count), begin, qkv.narrow(0, begin, count));
+    layer_->before_attention_forward(layer, x.narrow(0, begin, count), begin, qkv.narrow(0, begin, count),
+                                     undefined_or_rows(gate, begin, count));
   });
-  return qkv.view({context.batch, context.shard_tokens, N, D});
+  return {qkv.view({call.context.batch, call.context.shard_tokens, N, D}), gate};
+}
+
+at::Tensor LayerRunner::exchange(const Call& call, at::Tensor qkv_BsND) {
+  if (call.tensors.delta_net != nullptr) return mixing_.delta_net->exchange(qkv_BsND, delta_call(call));
+  return call.attention.exchange_qkv(std::move(qkv_BsND), call.mask);
+}
+
+ShardedOutput LayerRunner::mix(const Call& call, at::Tensor qkv) {
+  if (call.tensors.delta_net != nullptr)
+    return {mixing_.delta_net->forward(std::move(qkv), delta_call(call)), {}, {}};
+  return call.attention.forward(std::move(qkv), call.mask);
+}
+
+at::Tensor LayerRunner::mix_backward(const Call& call, UnitGradients& gradients, at::Tensor do_BsHD,
+                                     at::Tensor qkv, ShardedOutput output) {
+  if (call.tensors.delta_net == nullptr)
+    return call.attention.backward(std::move(do_BsHD), std::move(qkv), std::move(output), call.mask);
+  output = {};
+  return mixing_.delta_net->backward(std::move(do_BsHD), std::move(qkv), delta_call(call), gradients);
 }
 
 at::Tensor LayerRunner::forward(int64_t layer, const UnitWeights& weights, const SequenceContext& context,
@@ -55,14 +89,16 @@ at::Tensor LayerRunner::forward_again(int64_t layer, const UnitWeights& weights,
   return forward_keeping(plan_.kept_by_rerun(layer), layer, weights, context, x, saved);
 }
 
-at::Tensor LayerRunner::attend(SavedSlots keep, const LayerTensors& layer, ShardedAttention& attention,
-                               const SequenceMask& mask, const SequenceContext& context, const at::Tensor& x,
-                               Saved& saved) {
+at::Tensor LayerRunner::attend(SavedSlots keep, const Call& call, const at::Tensor& x, Saved& saved,
+                               at::Tensor& gate) {
   const MemoryScope scope(MemoryCategory::attention);
-  at::Tensor qkv = attention.exchange_qkv(project(layer, context, x), mask);
+  Projection projected = project(call, x);
+  gate = projected.gate;
+  at::Tensor qkv = exchange(call, std::exchange(projected.qkv, {}));
   if (keep[kQkv]) saved[kQkv] = qkv;
-  ShardedOutput output = attention.forward(std::move(qkv), mask);
-  count_as(saved[kQkv], MemoryCategory::activations);
+  if (keep[kGate]) saved[kGate] = gate;
+  ShardedOutput output = mix(call, std::move(qkv));
+  for (const SavedSlot slot : {kQkv, kGate}) count_as(saved[slot], MemoryCategory::activations);
   keep_if_asked(keep, kOHeads, output.o_BShD, saved);
   keep_if_asked(keep, kLse, output.lse_BhS, saved);
   keep_if_asked(keep, kO, output.o_BsHD, saved);
@@ -72,12 +108,12 @@ at::Tensor LayerRunner::attend(SavedSlots keep, const LayerTensors& layer, Shard
 at::Tensor LayerRunner::forward_keeping(SavedSlots keep, int64_t layer, const UnitWeights& weights,
                                         const SequenceContext& context, const at::Tensor& x, Saved& saved) {
   saved.resize(kSavedSlotCount);
-  const LayerTensors tensors = tensors_of(layer, weights, context);
+  const Call call = call_of(layer, weights, context);
+  const LayerTensors& tensors = call.tensors;
   const int64_t tokens = x.size(0);
   keep_if_asked(keep, kX, x, saved);
-  at::Tensor o_BsHD = saved[kO];
-  if (!o_BsHD.defined())
-    o_BsHD = attend(keep, tensors, attention_of(layer), *context.masks.at(layer), context, x, saved);
+  at::Tensor o_BsHD = saved[kO], gate = saved[kGate];
+  if (!o_BsHD.defined()) o_BsHD = attend(keep, call, x, saved, gate);
   const at::Tensor o = by_tokens(o_BsHD);
 
   const MemoryScope scope(MemoryCategory::activations);
@@ -89,39 +125,46 @@ at::Tensor LayerRunner::forward_keeping(SavedSlots keep, int64_t layer, const Un
     KeptAfterAttention kept{undefined_or_rows(saved[kX1], begin, count),
                             undefined_or_rows(saved[kGateUp], begin, count)};
     layer_->after_attention_forward(tensors, x.narrow(0, begin, count), o.narrow(0, begin, count),
-                                    y.narrow(0, begin, count), kept.x1.defined() ? &kept : nullptr);
+                                    undefined_or_rows(gate, begin, count), y.narrow(0, begin, count),
+                                    kept.x1.defined() ? &kept : nullptr);
   });
   return y;
 }
 
 at::Tensor LayerRunner::backward(int64_t layer, const UnitWeights& weights, UnitGradients& gradients,
                                  const SequenceContext& context, Saved saved, at::Tensor dy) {
-  const LayerTensors tensors = tensors_of(layer, weights, context);
-  ShardedAttention& attention = attention_of(layer);
-  const SequenceMask& mask = *context.masks.at(layer);
+  const Call call = call_of(layer, weights, context);
+  const LayerTensors& tensors = call.tensors;
   const at::Tensor x = saved.at(kX);
   const int64_t tokens = x.size(0);
 
   const MemoryScope scope(MemoryCategory::attention);
-  at::Tensor x1 = saved.at(kX1), gate_up = saved.at(kGateUp), qkv = saved.at(kQkv);
+  at::Tensor x1 = saved.at(kX1), gate_up = saved.at(kGateUp), qkv = saved.at(kQkv), gate = saved.at(kGate);
   ShardedOutput output{saved.at(kO), saved.at(kLse), saved.at(kOHeads)};
   saved.clear();
-  if (!qkv.defined()) qkv = attention.exchange_qkv(project(tensors, context, x), mask);
-  if (!output.o_BsHD.defined()) output = attention.forward(qkv, mask);
+  if (!qkv.defined()) {
+    gate = at::Tensor();  // of the second forward
+    Projection projected = project(call, x);
+    gate = projected.gate;
+    qkv = exchange(call, std::exchange(projected.qkv, {}));
+  }
+  if (!output.o_BsHD.defined()) output = mix(call, qkv);
   at::Tensor do_BsHD = at::empty_like(output.o_BsHD);
   in_tiles(tokens, [&](int64_t begin, int64_t count) {
     KeptAfterAttention kept{undefined_or_rows(x1, begin, count), undefined_or_rows(gate_up, begin, count)};
     const at::Tensor rows = dy.narrow(0, begin, count);
     layer_->after_attention_backward(
-        tensors, gradients, x.narrow(0, begin, count), by_tokens(output.o_BsHD).narrow(0, begin, count), rows,
-        x1.defined() ? &kept : nullptr, rows, by_tokens(do_BsHD).narrow(0, begin, count));
+        tensors, gradients, x.narrow(0, begin, count), by_tokens(output.o_BsHD).narrow(0, begin, count),
+        undefined_or_rows(gate, begin, count), rows, x1.defined() ? &kept : nullptr, rows,
+        by_tokens(do_BsHD).narrow(0, begin, count));
   });
   x1 = gate_up = at::Tensor();
   const at::Tensor dqkv =
-      attention.backward(std::move(do_BsHD), std::move(qkv), std::move(output), mask).flatten(0, 1);
+      mix_backward(call, gradients, std::move(do_BsHD), std::move(qkv), std::move(output)).flatten(0, 1);
   in_tiles(tokens, [&](int64_t begin, int64_t count) {
     layer_->before_attention_backward(tensors, gradients, x.narrow(0, begin, count), begin,
-                                      dqkv.narrow(0, begin, count), dy.narrow(0, begin, count));
+                                      dqkv.narrow(0, begin, count), undefined_or_rows(gate, begin, count),
+                                      dy.narrow(0, begin, count));
   });
   return dy;
 }

@@ -1,8 +1,9 @@
 // One decoder layer on this rank's slice: the token-wise parts in tiles, attention between them through
-// Ulysses' exchanges.
+// Ulysses' exchanges, or a DeltaNet through its own (sharded_delta_net.h), whose columns stand for q, k and v.
 //
 //   forward   x_BsM -> before attention (tiles) -> qkv_BsND -> all-to-all -> local attention -> all-to-all
 //             -> o_BsHD -> after attention (tiles) -> y_BsM
+//                                            gate_BsA -> (which multiplies o)
 //   backward  the same way back, with what was not kept made again
 //
 // What is kept (Saved, in the slots of recompute_plan.h):
@@ -14,7 +15,7 @@
 // With keep_attention q, k and v, or x1 and what the MLP keeps, may be kept beside it; the former save the
 // third exchange. Where x is kept every few layers alone, full exchanges q, k and v of a layer that runs
 // again once more (5). With head chunks (attention/head_chunks.h) q, k and v are kept by tokens, and none
-// has three exchanges too. The ring's are beside these.
+// has three exchanges too. The ring's are beside these. The gate is kept and made again with q, k and v.
 #pragma once
 
 #include <memory>
@@ -22,6 +23,7 @@
 #include <ATen/ATen.h>
 
 #include "trireme/attention/ulysses.h"
+#include "trireme/engine/sharded_delta_net.h"
 #include "trireme/forecast/recompute_plan.h"
 #include "trireme/memory/activation_store.h"
 #include "trireme/model/layer.h"
@@ -37,17 +39,30 @@ struct SequenceContext {
   std::vector<std::shared_ptr<const SequenceMask>> masks;
   at::Tensor positions;             // [B * s] int64: each token's position in its document
   std::vector<RotaryTable> rotary;  // of this rank's positions, of each layer; layers share them as masks
+  SampleLayout layout;
+  std::vector<Documents> documents;  // of each sample, or empty
+};
+
+// Of a layer, by tokens.
+struct Projection {
+  at::Tensor qkv;   // [B, s, N, D]
+  at::Tensor gate;  // [B * s, A] or undefined
+};
+
+// What stands between the two token-wise parts.
+struct LayerMixing {
+  ShardedAttention& attention;
+  ShardedAttention* full_attention = nullptr;  // of layers with heads of their own (ModelConfig::full_heads)
+  ShardedDeltaNet* delta_net = nullptr;        // of layers without attention
 };
 
 class LayerRunner {
  public:
-  // `full_attention` is of layers with heads of their own (ModelConfig::full_heads); null: none has.
-  LayerRunner(const ModelConfig& config, ShardedAttention& attention, ShardedAttention* full_attention,
-              const RecomputePlan& plan, int64_t tile_tokens)
+  LayerRunner(const ModelConfig& config, const LayerMixing& mixing, const RecomputePlan& plan,
+              int64_t tile_tokens)
       : config_(config),
         layer_(config.family->layer(config)),
-        attention_(attention),
-        full_attention_(full_attention),
+        mixing_(mixing),
         plan_(plan),
         tile_tokens_(tile_tokens) {}
 
@@ -70,26 +85,32 @@ class LayerRunner {
   // Uses kO and kLse of `saved` when they are there; fills the slots `keep`.
   at::Tensor forward_keeping(SavedSlots keep, int64_t layer, const UnitWeights& weights,
                              const SequenceContext& context, const at::Tensor& x, Saved& saved);
-  // x -> qkv [B, s, N, D]
-  at::Tensor project(const LayerTensors& layer, const SequenceContext& context, const at::Tensor& x);
-  // Attention of forward: o [B, s, H, D]; fills the slots `keep`.
-  at::Tensor attend(SavedSlots keep, const LayerTensors& layer, ShardedAttention& attention,
-                    const SequenceMask& mask, const SequenceContext& context, const at::Tensor& x,
-                    Saved& saved);
-  LayerTensors tensors_of(int64_t layer, const UnitWeights& weights, const SequenceContext& context) const {
-    return {weights, context.rotary.at(static_cast<size_t>(layer)), config_.heads_of(layer)};
+  // One layer of one step.
+  struct Call {
+    LayerTensors tensors;
+    const SequenceContext& context;
+    const SequenceMask& mask;
+    ShardedAttention& attention;  // where there is no DeltaNet
+  };
+  Call call_of(int64_t layer, const UnitWeights& weights, const SequenceContext& context) const;
+  ShardedDeltaNet::Call delta_call(const Call& call) const {
+    return {*layer_, call.tensors, call.context.layout, call.context.documents};
   }
-  ShardedAttention& attention_of(int64_t layer) const {
-    return config_.has_full_heads(layer) ? *full_attention_ : attention_;
-  }
+  Projection project(const Call& call, const at::Tensor& x);
+  // Attention's or the DeltaNet's, as ShardedAttention names them.
+  at::Tensor exchange(const Call& call, at::Tensor qkv_BsND);
+  ShardedOutput mix(const Call& call, at::Tensor qkv);
+  at::Tensor mix_backward(const Call& call, UnitGradients& gradients, at::Tensor do_BsHD, at::Tensor qkv,
+                          ShardedOutput output);
+  // Attention of forward: o [B, s, H, D], and its gate; fills the slots `keep`.
+  at::Tensor attend(SavedSlots keep, const Call& call, const at::Tensor& x, Saved& saved, at::Tensor& gate);
   // Calls body(begin, count) for each tile of tokens.
   template <typename Body>
   void in_tiles(int64_t tokens, const Body& body) const;
 
   const ModelConfig& config_;
   std::unique_ptr<const Layer> layer_;
-  ShardedAttention& attention_;
-  ShardedAttention* full_attention_;
+  LayerMixing mixing_;
   RecomputePlan plan_;
   int64_t tile_tokens_;
 };

@@ -10,6 +10,7 @@
 #include "trireme/kernels/flash4_runner.h"
 #include "trireme/kernels/tile_gemm.h"
 #include "trireme/model/model_family.h"
+#include "trireme/model/rotary.h"
 
 namespace trireme {
 namespace {
@@ -20,6 +21,11 @@ int64_t causal_tokens_of(const ModelConfig& config) {
   for (const int64_t window : config.layer_window)
     tokens = std::max(tokens, window == 0 ? ModelSizes{}.causal_tokens : window);
   return tokens;
+}
+
+int64_t turning_width_of(const ModelConfig& config) {
+  const int64_t width = turning_width(config.rope, config.head_dim);
+  return width < config.head_dim ? width : 0;
 }
 
 }  // namespace
@@ -34,7 +40,11 @@ ModelSizes model_sizes(const ModelConfig& config, const ModelLayout& layout) {
                    .heads = config.num_attention_heads,
                    .kv_heads = config.num_key_value_heads,
                    .head_dim = config.head_dim,
+                   .gated_attention = config.gated_attention,
+                   .turning_width = turning_width_of(config),
                    .full_heads = config.full_heads,
+                   .delta_net = config.delta_net,
+                   .delta_layers = config.delta_layers,
                    .vocab = config.vocab_size,
                    .qk_norm = config.qk_norm,
                    .v_norm = config.v_norm,

@@ -93,6 +93,8 @@ SequenceContext ModelExecutor::context_of(const TokenBatch& batch) const {
   context.masks = masks_of(batch);
   context.positions = positions_in_documents(batch, mesh_.sp->rank()).to(settings_.device);
   context.rotary = rotary_of(batch, context.positions);
+  context.layout = batch.layout;
+  context.documents = batch.documents;
   return context;
 }
 

@@ -196,7 +196,7 @@ struct Buffers {
   }
 
   int64_t flash_workspace() const {
-    if (inputs.flash_threads == 0) return 0;
+    if (inputs.flash_threads == 0 || inputs.ring_tokens == 0 || keys == 0) return 0;
     const FlashSizes sizes(inputs.ring_tokens, keys, inputs.model.head_dim, inputs.flash_element_bytes);
     const int64_t tasks = inputs.batch * kv_heads;
     return inputs.flash_element_bytes == kFloat_bytes

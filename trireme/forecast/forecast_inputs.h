@@ -13,6 +13,7 @@
 #include "trireme/memory/offload.h"
 #include "trireme/memory/resident_layers.h"
 #include "trireme/model/attention_heads.h"
+#include "trireme/model/delta_net.h"
 #include "trireme/model/tile_formula.h"
 
 namespace trireme {
@@ -30,8 +31,15 @@ struct ModelSizes {
   int64_t kv_heads = 0;           // K
   int64_t head_dim = 0;           // D
   bool keys_are_values = false;   // AttentionHeads
+  bool gated_attention = false;   // AttentionHeads::gated
+  // Values of a head that turn; 0: all.
+  int64_t turning_width = 0;
   // Of layers without a window, where they have others (Gemma 4); layer_kinds.h tells the kinds apart.
   std::optional<AttentionHeads> full_heads = {};
+  // Of layers without attention (Qwen3.5), and which these are; of a model of such layers alone the list is
+  // empty.
+  std::optional<DeltaNet> delta_net = {};
+  std::vector<bool> delta_layers = {};
   int64_t vocab = 0;  // V
   bool qk_norm = false;
   bool v_norm = false;              // ModelConfig::v_norm
@@ -56,7 +64,9 @@ struct ModelSizes {
   bool operator==(const ModelSizes&) const = default;
 
   // Of layers that are not of full_heads.
-  AttentionHeads common_heads() const { return {heads, kv_heads, head_dim, keys_are_values}; }
+  AttentionHeads common_heads() const {
+    return {heads, kv_heads, head_dim, keys_are_values, gated_attention};
+  }
   bool adapted() const { return !adapter_elements.empty(); }
   // Elements of what is trained of a unit.
   int64_t trained_elements(size_t unit) const {

@@ -7,38 +7,40 @@
 namespace trireme {
 namespace {
 
-bool has_window(const ModelSizes& model, size_t layer) {
-  return !model.layer_windows.empty() && model.layer_windows[layer] > 0;
+LayerKind kind_of(const ModelSizes& model, size_t layer) {
+  if (!model.delta_layers.empty() && model.delta_layers[layer]) return LayerKind::delta_net;
+  const bool window = !model.layer_windows.empty() && model.layer_windows[layer] > 0;
+  return model.full_heads && !window ? LayerKind::full_heads : LayerKind::common;
 }
 
-// A model of the layers that have a window, or of those that have none.
-ModelSizes layers_of(const ModelSizes& whole, bool windows) {
+// A model of the layers of one kind.
+ModelSizes layers_of(const ModelSizes& whole, LayerKind kind) {
   ModelSizes model = whole;
   model.full_heads.reset();
-  if (!windows) {
+  model.delta_layers.clear();
+  if (kind != LayerKind::delta_net) model.delta_net.reset();
+  if (kind == LayerKind::full_heads) {
     model.heads = whole.full_heads->query;
     model.kv_heads = whole.full_heads->key_value;
     model.head_dim = whole.full_heads->width;
     model.keys_are_values = whole.full_heads->keys_are_values;
   }
+  const auto layers = static_cast<size_t>(whole.layers);
+  model.layers = 0;
+  for (size_t layer = 0; layer < layers; ++layer) model.layers += kind_of(whole, layer) == kind ? 1 : 0;
   // An embedding and a head stay around what is of layers.
   const auto keep_layers = [&](std::vector<int64_t>& values, size_t first) {
     const std::vector<int64_t> all = std::move(values);
     values.clear();
-    for (size_t i = 0; i < all.size(); ++i) {
-      const bool of_layer = i >= first && i < first + static_cast<size_t>(whole.layers);
-      if (!of_layer || has_window(whole, i - first) == windows) values.push_back(all[i]);
-    }
+    for (size_t i = 0; i < all.size(); ++i)
+      if (i < first || i >= first + layers || kind_of(whole, i - first) == kind) values.push_back(all[i]);
   };
   keep_layers(model.layer_windows, 0);
   keep_layers(model.unit_elements, 1);
   keep_layers(model.adapter_elements, 0);
-  if (windows) {
-    model.layers = std::ssize(model.layer_windows);
+  if (kind == LayerKind::common && whole.full_heads) {
     const int64_t longest = std::ranges::max(model.layer_windows);
     model.causal_tokens = std::min(whole.causal_tokens, longest);  // 0 of an encoder
-  } else {
-    model.layers = whole.layers - std::ranges::count_if(whole.layer_windows, [](int64_t w) { return w > 0; });
   }
   return model;
 }
@@ -48,26 +50,27 @@ ModelSizes layers_of(const ModelSizes& whole, bool windows) {
 LayerKinds layer_kinds(const ForecastInputs& inputs) {
   const ModelSizes& model = inputs.model;
   const auto layers = static_cast<size_t>(model.layers);
-  LayerKinds kinds{{}, std::vector<size_t>(layers)};
-  if (!model.full_heads) {
-    kinds.inputs = {inputs};
-    return kinds;
+  LayerKinds result{{}, {}, std::vector<size_t>(layers)};
+  if (!model.full_heads && model.delta_layers.empty()) {
+    result.kinds = {model.delta_net ? LayerKind::delta_net : LayerKind::common};
+    result.inputs = {inputs};
+    return result;
   }
-  for (const bool windows : {true, false}) {
-    const size_t kind = kinds.inputs.size();
+  for (const LayerKind kind : {LayerKind::common, LayerKind::full_heads, LayerKind::delta_net}) {
     bool any = false;
     for (size_t layer = 0; layer < layers; ++layer) {
-      if (has_window(model, layer) != windows) continue;
-      kinds.of_layer[layer] = kind;
+      if (kind_of(model, layer) != kind) continue;
+      result.of_layer[layer] = result.kinds.size();
       any = true;
     }
     if (!any) continue;
     ForecastInputs of_kind = inputs;
-    of_kind.model = layers_of(model, windows);
-    kinds.inputs.push_back(
+    of_kind.model = layers_of(model, kind);
+    result.kinds.push_back(kind);
+    result.inputs.push_back(
         with_sequence_ranks(std::move(of_kind), inputs.ulysses, inputs.ring, inputs.sp_rank));
   }
-  return kinds;
+  return result;
 }
 
 }  // namespace trireme

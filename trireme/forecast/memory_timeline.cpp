@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <functional>
 
+#include "trireme/attention/delta_heads.h"
 #include "trireme/base/error.h"
+#include "trireme/forecast/delta_net_snapshots.h"
 #include "trireme/forecast/head_chunk_bytes.h"
 #include "trireme/forecast/layer_kinds.h"
 #include "trireme/forecast/store_bytes.h"
@@ -16,10 +18,12 @@ using enum MemoryCategory;
 
 // Bytes of the buffers of one layer.
 struct LayerBuffers {
-  bool alone;         // one Ulysses rank: what is by heads is what is by tokens
-  bool chunked;       // with head chunks q, k and v are kept by tokens
-  int64_t x;          // [B s, M], stored
-  int64_t qkv;        // [B s, H + 2K, D]
+  bool alone;    // one Ulysses rank: what is by heads is what is by tokens
+  bool chunked;  // with head chunks q, k and v are kept by tokens
+  bool ring;
+  bool delta_net;  // in place of attention: columns for q, k and v, neither a log-sum-exp nor o by heads kept
+  int64_t x;       // [B s, M], stored
+  int64_t qkv;     // [B s, H + 2K, D]
   int64_t qkv_heads;  // [B, n, h + 2k, D]
   int64_t o;          // [B s, H, D]
   int64_t o_heads;    // [B, n, h, D]
@@ -28,10 +32,14 @@ struct LayerBuffers {
   bool shares_kv;     // several ranks have a key/value head
   int64_t dkv_sums;   // dk and dv of this rank's tokens in fp32
   int64_t dkv_block;  // what is added to them: in 16 bits it is widened
+  int64_t gate;       // [B s, A] of what multiplies attention's output
   int64_t x1, mlp;    // kept of attention's output and of the MLP, in the dtype of tiles
 
   explicit LayerBuffers(const ForecastInputs& inputs)
-      : alone(inputs.ulysses == 1), chunked(inputs.head_chunks > 1) {
+      : alone(inputs.ulysses == 1),
+        chunked(inputs.head_chunks > 1 && !inputs.model.delta_net),
+        ring(inputs.ring > 1),
+        delta_net(inputs.model.delta_net.has_value()) {
     const ModelSizes& model = inputs.model;
     const int64_t rows = inputs.batch * inputs.shard_tokens, ring_rows = inputs.batch * inputs.ring_tokens;
     const int64_t d = model.head_dim, e = inputs.storage_bytes;
@@ -45,6 +53,8 @@ struct LayerBuffers {
     shares_kv = inputs.packed_heads > model.heads + 2 * model.kv_heads;
     dkv_sums = rows * 2 * model.kv_heads * d * kFloat_bytes;
     dkv_block = e == kFloat_bytes ? 0 : rows * inputs.rank_kv_heads * d * kFloat_bytes;
+    gate = rows * model.common_heads().gate_width() * e;
+    if (delta_net) set_delta_net(inputs, rows * e);
     x1 = rows * model.hidden * inputs.tile_bytes;
     mlp = rows * model.mlp_kept_width * inputs.tile_bytes;
   }
@@ -52,16 +62,47 @@ struct LayerBuffers {
   // q, k and v of this rank's heads, or with head chunks of its tokens.
   int64_t rank_qkv() const { return alone || chunked ? qkv : qkv_heads; }
 
+  // Of bytes of all tokens, a copy in another order: ranks of a ring hold pieces of the sample.
+  int64_t ordered(int64_t bytes) const { return delta_net && ring ? bytes : 0; }
+
   int64_t kept(const SavedSlots& slots) const {
     int64_t bytes = 0;
     if (slots[kX]) bytes += x;
     if (slots[kO]) bytes += o;
     if (slots[kLse]) bytes += lse;
     if (slots[kQkv]) bytes += rank_qkv();
-    if (slots[kOHeads] && !alone && !chunked) bytes += o_heads;
+    if (slots[kOHeads] && !alone && !chunked && !delta_net) bytes += o_heads;
+    if (slots[kGate]) bytes += gate;
     if (slots[kX1]) bytes += x1;
     if (slots[kGateUp]) bytes += mlp;
     return bytes;
+  }
+
+ private:
+  // engine/sharded_delta_net.h
+  void set_delta_net(const ForecastInputs& inputs, int64_t row_bytes) {
+    const DeltaHeads& heads = inputs.model.delta_net->heads;
+    const int ranks = inputs.ulysses * inputs.ring;
+    const DeltaShare share = delta_share(heads, inputs.sp_rank, ranks);
+    const int64_t all_rows_bytes = inputs.batch * inputs.tokens * inputs.storage_bytes;
+    const ColumnShares shares = delta_columns(heads, ranks);
+    const int64_t total = shares.total();
+    alone = ranks == 1;
+    qkv = row_bytes * heads.columns();
+    qkv_heads = all_rows_bytes * share.columns(heads);
+    o = gate = row_bytes * heads.output_columns();
+    o_heads = all_rows_bytes * share.value.size() * heads.value_width;
+    lse = 0;
+    packed = row_bytes * total;
+    shares_kv = total > heads.columns();
+    // All columns are summed then: of 16 bits in fp32, span by span.
+    const bool narrow = inputs.storage_bytes < kFloat_bytes;
+    const int64_t rows = inputs.batch * inputs.shard_tokens;
+    int64_t widest = 0;
+    for (const std::vector<HeadRange>& spans : shares.of_rank)
+      for (const HeadRange& span : spans) widest = std::max(widest, span.size());
+    dkv_sums = narrow ? rows * heads.columns() * kFloat_bytes : 0;
+    dkv_block = narrow ? rows * widest * kFloat_bytes : 0;
   }
 };
 
@@ -72,12 +113,21 @@ struct KindBytes {
   TileBytes tile;
 
   explicit KindBytes(const ForecastInputs& inputs)
-      : layer(inputs), chunks(head_chunk_bytes(inputs)), tile(tile_bytes(inputs)) {}
+      : layer(inputs), chunks(chunks_of(inputs)), tile(tile_bytes(inputs)) {}
+
+ private:
+  static std::vector<HeadChunkBytes> chunks_of(const ForecastInputs& inputs) {
+    if (!inputs.model.delta_net) return head_chunk_bytes(inputs);
+    HeadChunkBytes whole{};
+    whole.attention = delta_net_snapshots(inputs);
+    return {whole};
+  }
 };
 
-// Widths of heads that tables of cosines and sines are made for, one after the other.
+// Values of heads that tables of cosines and sines are made for, one after the other.
 std::vector<int64_t> rotary_widths(const ModelSizes& model) {
-  std::vector<int64_t> widths(static_cast<size_t>(model.rotary_tables), model.head_dim);
+  const int64_t turning = model.turning_width > 0 ? model.turning_width : model.head_dim;
+  std::vector<int64_t> widths(static_cast<size_t>(model.rotary_tables), turning);
   if (model.full_heads && !widths.empty()) widths = {model.full_heads->width, model.head_dim};
   return widths;
 }
@@ -248,18 +298,23 @@ class Timeline {
       const int64_t results = run_attention(layer_->rank_qkv());
       if (!layer_->alone && !layer_->chunked) exchange_o(results + (slots[kQkv] ? layer_->rank_qkv() : 0));
     }
+    const int64_t gate = has_o || slots[kGate] ? 0 : layer_->gate;  // that is dropped with the layer
+    if (!has_o) held_[attention] += gate - layer_->gate;
     held_[activations] += layer_->kept(slots) + layer_->x;
     // Alone, o by heads is o by tokens.
     record("tiles", {{attention, slots[kO] || has_o ? 0 : layer_->o},
                      {tiles, slots[kGateUp] ? tile_->output_forward_kept : tile_->output_forward}});
+    held_[attention] -= gate;
     if (!keeps_x) held_[activations] -= layer_->x;
   }
 
-  // The layer's q, k and v by heads, from x.
+  // The layer's q, k and v by heads, from x; the gate stays.
   void project() {
+    held_[attention] += layer_->gate;
     record("projection", {{attention, layer_->qkv}, {tiles, tile_->input_forward}});
     if (!layer_->alone && !layer_->chunked)
-      record("exchange", {{attention, layer_->qkv + layer_->qkv_heads}, {communication, layer_->packed}});
+      record("exchange", {{attention, layer_->qkv + layer_->qkv_heads + layer_->ordered(layer_->qkv_heads)},
+                          {communication, layer_->packed}});
   }
 
   void record_attention(const std::vector<AttentionSnapshot>& snapshots, int64_t beside,
@@ -282,7 +337,8 @@ class Timeline {
 
   void exchange_o(int64_t beside) {
     const int64_t copy = inputs_.batch > 1 ? layer_->o_heads : 0;
-    record("exchange", {{attention, beside}, {communication, copy + layer_->o}});
+    record("exchange",
+           {{attention, beside + layer_->ordered(layer_->o_heads)}, {communication, copy + layer_->o}});
     record("exchange", {{attention, beside + layer_->o}, {communication, layer_->o}});
   }
 
@@ -346,40 +402,53 @@ class Timeline {
 
   void backward(const SavedSlots& slots) {
     int64_t beside = 0;  // attention's buffers that were not kept
+    int64_t freed = 0;   // of what was kept, one after the other
+    const auto free_kept = [&](int64_t bytes) {
+      held_[activations] -= bytes;
+      freed += bytes;
+    };
     if (!slots[kQkv]) {
+      if (slots[kGate]) free_kept(layer_->gate);  // made again with q, k and v
       project();
       beside += layer_->rank_qkv();
     }
     if (!slots[kO]) {
       beside += run_attention(beside);
       if (!layer_->alone && !layer_->chunked) exchange_o(beside);
+      if (!layer_->alone && layer_->delta_net) beside -= layer_->o_heads;
     }
-    const int64_t o_rows = slots[kO] || layer_->alone ? 0 : layer_->o;  // beside o by heads
+    int64_t o_rows = slots[kO] || layer_->alone ? 0 : layer_->o;  // beside o by heads
     record("output tiles", {{attention, beside + o_rows + layer_->o},
                             {tiles, slots[kX1] ? tile_->output_backward_kept : tile_->output_backward}});
     // x1 and what the MLP kept are freed first, the rest as attention goes on.
-    int64_t freed = (slots[kX1] ? layer_->x1 : 0) + (slots[kGateUp] ? layer_->mlp : 0);
-    held_[activations] -= freed;
+    free_kept((slots[kX1] ? layer_->x1 : 0) + (slots[kGateUp] ? layer_->mlp : 0));
+    if (layer_->delta_net) {  // which does not read o
+      if (slots[kO]) free_kept(layer_->o);
+      if (!slots[kO] && layer_->alone) beside -= layer_->o;
+      o_rows = 0;
+    }
     if (layer_->chunked) {
       chunked_attention_backward(beside + o_rows + layer_->o);
     } else {
       int64_t d_o = layer_->o;
-      const bool pair = !layer_->alone && slots[kO] && !slots[kOHeads];  // o is sent beside d(o)
+      // o is sent beside d(o)
+      const bool pair = !layer_->alone && slots[kO] && !slots[kOHeads] && !layer_->delta_net;
       if (!layer_->alone) {
         const int sent = pair ? 2 : 1;
         d_o = sent * layer_->o_heads;
-        record("exchange",
-               {{attention, beside + o_rows + layer_->o + d_o}, {communication, sent * layer_->o}});
-        if (slots[kO]) held_[activations] -= layer_->o;
-        freed += slots[kO] ? layer_->o : 0;
+        record("exchange", {{attention, beside + o_rows + layer_->o + d_o + layer_->ordered(d_o)},
+                            {communication, sent * layer_->o}});
+        if (slots[kO] && !layer_->delta_net) free_kept(layer_->o);
       }
       const AttentionSnapshots& whole = chunks_->front().attention;
       record_attention(pair ? whole.backward_of_pair : whole.backward, beside + d_o);
     }
-    held_[activations] -= layer_->kept(slots) - freed - layer_->x;
+    const int64_t gate_kept = slots[kGate] && slots[kQkv] ? layer_->gate : 0;
+    held_[activations] -= layer_->kept(slots) - freed - layer_->x - gate_kept;
     if (!layer_->chunked) join_gradients();
     record("input tiles", {{attention, layer_->qkv}, {tiles, tile_->input_backward}});
-    held_[activations] -= layer_->x;
+    held_[activations] -= layer_->x + gate_kept;
+    if (!slots[kQkv]) held_[attention] -= layer_->gate;
     close_unit();
   }
 
@@ -391,6 +460,7 @@ class Timeline {
 
   // dq, dk and dv by heads -> one tensor by tokens.
   void join_gradients() {
+    if (layer_->delta_net) return trade_columns();
     if (layer_->alone) return record("joined gradients", {{attention, 2 * layer_->qkv}});
     const int64_t copy = inputs_.batch > 1 ? layer_->qkv_heads : 0;
     const int64_t sums = layer_->shares_kv ? layer_->dkv_sums + layer_->dkv_block : 0;
@@ -398,6 +468,17 @@ class Timeline {
            {{attention, layer_->qkv_heads}, {communication, layer_->qkv_heads + copy + layer_->packed}});
     record("exchange",
            {{attention, layer_->qkv_heads + layer_->qkv}, {communication, layer_->packed + sums}});
+  }
+
+  // d(columns) of a DeltaNet (attention/column_exchange.cpp).
+  void trade_columns() {
+    if (layer_->alone) return;
+    const int64_t copy = inputs_.batch > 1 ? layer_->qkv_heads : 0;
+    const int64_t sums = layer_->shares_kv ? layer_->dkv_sums + layer_->dkv_block : 0;
+    const int64_t dcolumns = layer_->qkv_heads;
+    record("exchange",
+           {{attention, dcolumns + layer_->ordered(dcolumns)}, {communication, copy + layer_->packed}});
+    record("exchange", {{attention, dcolumns + layer_->qkv}, {communication, layer_->packed + sums}});
   }
 
   const ForecastInputs& inputs_;

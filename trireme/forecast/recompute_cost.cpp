@@ -4,6 +4,7 @@
 
 #include "trireme/base/attention_squares.h"
 #include "trireme/forecast/layer_kinds.h"
+#include "trireme/kernels/delta_rule_bytes.h"
 
 namespace trireme {
 namespace {
@@ -29,13 +30,32 @@ double mean_keys(const ForecastInputs& inputs) {
   return attention_squares(windows, tokens) / (causal ? 2 : 1) / static_cast<double>(model.layers * tokens);
 }
 
+// Of a layer with a DeltaNet: its output, which the rule gives, and its columns and gate, which one product
+// gives.
+PartCost cost_of_delta_net(KeptPart part, const ForecastInputs& inputs) {
+  const DeltaHeads& heads = inputs.model.delta_net->heads;
+  const auto e = static_cast<double>(inputs.storage_bytes), t = static_cast<double>(inputs.tile_bytes);
+  const auto m = static_cast<double>(inputs.model.hidden), o = static_cast<double>(heads.output_columns());
+  const auto columns = static_cast<double>(heads.columns());
+  const Balance& balance = inputs.device_is_host ? kCpu : kGpu;
+  const double sent = inputs.ulysses * inputs.ring > 1 ? balance.link * e : 0;
+  if (part == KeptPart::attention)
+    return {static_cast<double>(heads.value) * delta_rule_forward_flops(heads.key_width, heads.value_width) *
+                    balance.attention +
+                o * sent,
+            o * e};
+  return {2 * m * (columns + o) + balance.memory * m * (e + t) + columns * sent, (columns + o) * e};
+}
+
 // Of a layer, where all are of one kind.
 PartCost cost_of_kind(KeptPart part, const ForecastInputs& inputs) {
   const ModelSizes& model = inputs.model;
+  if (model.delta_net && part != KeptPart::mlp) return cost_of_delta_net(part, inputs);
   const AttentionHeads heads = model.common_heads();
   const auto e = static_cast<double>(inputs.storage_bytes), t = static_cast<double>(inputs.tile_bytes);
   const auto m = static_cast<double>(model.hidden), i = static_cast<double>(model.mlp_width());
-  const auto q = static_cast<double>(heads.query_width());
+  const auto q =
+      static_cast<double>(model.delta_net ? model.delta_net->heads.output_columns() : heads.query_width());
   const double qkv = q + 2 * static_cast<double>(heads.key_value_width());
   const Balance& balance = inputs.device_is_host ? kCpu : kGpu;
   const double sent = inputs.ulysses > 1 ? balance.link * e : 0;  // of a value
@@ -51,7 +71,7 @@ PartCost cost_of_kind(KeptPart part, const ForecastInputs& inputs) {
       const double touched = m * (e + t) + (model.rotary_tables > 0 ? 2 * qkv * e : 0);
       return {2 * m * static_cast<double>(heads.projected_width()) + balance.memory * touched +
                   (chunked ? 0 : (qkv + by_heads) * sent),
-              (qkv + by_heads) * e};
+              (qkv + by_heads + static_cast<double>(heads.gate_width())) * e};
     }
     case KeptPart::mlp:
       break;

@@ -31,6 +31,8 @@ SavedSlots RecomputePlan::kept_by_forward(int64_t layer) const {
   kept.set(kO, attention).set(kLse, attention);
   // Without attention's output its second forward leaves o by heads.
   kept.set(kQkv, qkv).set(kOHeads, qkv && attention);
+  // A second forward that has o makes no projection, which the gate comes from.
+  kept.set(kGate, qkv || (attention && !is_last_of_group(layer)));
   kept.set(kX1, mlp).set(kGateUp, mlp);
   return kept;
 }

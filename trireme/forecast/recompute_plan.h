@@ -7,6 +7,8 @@
 //   kLse      [B, h, S]        attention
 //   kQkv      [B, S, h+2k, D]  qkv
 //             with head chunks [B, s, H+2K, D]
+//   kGate     [B s, A]         qkv, or with kO where the layer runs forward again; of models whose attention's
+//                              output is gated
 //   kOHeads   [B, S, h, D]     attention and qkv together; never on one Ulysses rank, where it is kO, and
 //                              with head chunks
 //   kX1       [B s, M]         mlp
@@ -44,7 +46,7 @@ constexpr auto enum_names(Recompute) {
 }
 
 // Slots of Saved.
-enum SavedSlot : std::size_t { kX, kO, kLse, kQkv, kOHeads, kX1, kGateUp, kSavedSlotCount };
+enum SavedSlot : std::size_t { kX, kO, kLse, kQkv, kGate, kOHeads, kX1, kGateUp, kSavedSlotCount };
 using SavedSlots = std::bitset<kSavedSlotCount>;
 
 // What a layer's forward may keep beside its input.

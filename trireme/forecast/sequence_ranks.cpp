@@ -31,6 +31,8 @@ ForecastInputs with_sequence_ranks(ForecastInputs inputs, int ulysses, int ring,
 }
 
 int machine_peers(const ForecastInputs& inputs) {
+  // A DeltaNet's columns go between all ranks that share a sample.
+  if (inputs.model.delta_net) return std::min(inputs.ulysses * inputs.ring, inputs.machine_ranks) - 1;
   const int of_heads = std::min(inputs.ulysses, inputs.machine_ranks) - 1;
   const int rings = std::min(inputs.ring, inputs.machine_ranks / inputs.ulysses);
   return of_heads + (rings > 1 ? 1 : 0);

@@ -14,6 +14,11 @@ namespace {
 // element).
 struct TileSizes {
   int64_t T, head_T, t, convert, threads, m, i, q, v, packed, projected, vocab, adapter_rank;
+  int64_t gate;       // as wide as q where attention's output is gated, else 0
+  int64_t o_copy;     // bytes an element of o in the tile: of a gated one, or of one that is converted
+  int64_t norm_rows;  // of a DeltaNet's output, a head's each; 0: it has no norm
+  int64_t norm_width;
+  int64_t stored;  // bytes of an element between tiles
   bool on_host, bf16_blocks, token_kernels;
 
   explicit TileSizes(const ForecastInputs& inputs) {
@@ -23,6 +28,7 @@ struct TileSizes {
     head_T = largest_tile(rows, inputs.logits_tile_tokens);
     t = inputs.tile_bytes;
     convert = inputs.storage_bytes != t ? t : 0;
+    stored = inputs.storage_bytes;
     threads = inputs.product_threads;
     m = model.hidden;
     i = model.intermediate;
@@ -31,6 +37,18 @@ struct TileSizes {
     v = heads.key_value_width();
     packed = q + 2 * v;
     projected = heads.projected_width();
+    gate = heads.gate_width();
+    norm_rows = norm_width = 0;
+    if (model.delta_net) {
+      const DeltaHeads& delta = model.delta_net->heads;
+      q = gate = delta.output_columns();
+      v = 0;
+      packed = delta.columns();
+      projected = packed + gate;
+      norm_rows = T * delta.value;
+      norm_width = delta.value_width;
+    }
+    o_copy = gate > 0 ? t : convert;
     vocab = model.vocab;
     adapter_rank = model.adapter_rank;
     on_host = inputs.device_is_host;
@@ -98,9 +116,26 @@ int64_t layer_norm_backward_bytes(const TileSizes& s, int64_t dy, int64_t x, int
   return (x == 4 ? 0 : 4) + 4 + std::max<int64_t>(dy == 4 ? 0 : 4, dx == 4 ? 0 : dx);
 }
 
+// Of attention's output times its gate (model/families/output_gate.cpp).
+int64_t gated_output_bytes(const TileSizes& s) {
+  if (s.gate == 0) return s.T * s.q * s.convert;
+  // A DeltaNet's: the gate beside the normed output, with the latter before it was copied there, or with the
+  // product. Attention's: the gate where it is converted, and its sigmoid, which becomes the product.
+  return s.T * s.q * (s.norm_rows > 0 ? 3 * s.t : s.t + s.convert);
+}
+// Of its gradient's way to those of the output and the gate, when the gated output itself is freed.
+int64_t gated_output_backward_bytes(const TileSizes& s) {
+  if (s.gate == 0) return 0;
+  const int64_t Tq = s.T * s.q * s.t;
+  if (s.norm_rows == 0) return 3 * Tq;
+  return 4 * Tq + s.blocks(6, s.norm_width, s.norm_rows, s.norm_width) +
+         s.norm_sums(s.norm_rows, 1, s.norm_width);
+}
+
 // d(normed), d(x1), with a norm of a also d(a): in the norm's backward and the out projection's.
 int64_t after_mlp_backward(const TileSizes& s, int64_t post) {
-  const int64_t out = std::max(s.gradient(s.m, s.q), s.T * s.q * s.convert + s.inner(1));
+  const int64_t back = s.T * s.q * s.o_copy + s.inner(1);  // of o, or of it before it was gated
+  const int64_t out = std::max({s.gradient(s.m, s.q), back, gated_output_backward_bytes(s)});
   return 2 * s.T * s.m * s.t + post + std::max(out, s.rms_backward(s.T));
 }
 
@@ -124,12 +159,12 @@ void add_expert_mlp(const ModelSizes& model, const TileSizes& s, TileBytes& byte
   const int64_t summed =
       Tm * (kFloat_bytes + std::max(t + (narrow ? kFloat_bytes : 0), widens ? 2 * kFloat_bytes : 0));
 
-  const auto forward = [&](int64_t gate_up) {                            // with logits
-    const int64_t held = Tm * t + gate_up;                               // x1
-    return std::max({T * (s.q + s.m) * s.convert + Tm * t + s.inner(1),  // o, x
-                     held + Tm * t + std::max({s.blocks(2, s.m), probabilities, routing + Rm * t}),
-                     held + routing + Rm * t + Ri * t + s.blocks(2, s.i, R, s.i),
-                     Tm * t + routing + Rm * t + summed});
+  const auto forward = [&](int64_t gate_up) {  // with logits
+    const int64_t held = Tm * t + gate_up;     // x1
+    return std::max(
+        {T * s.q * s.o_copy + Tm * (s.convert + t) + s.inner(1),  // o, x
+         gated_output_bytes(s), held + Tm * t + std::max({s.blocks(2, s.m), probabilities, routing + Rm * t}),
+         held + routing + Rm * t + Ri * t + s.blocks(2, s.i, R, s.i), Tm * t + routing + Rm * t + summed});
   };
   const int64_t gate_up = 2 * Ri * t + T * E * t;
   bytes.output_forward = forward(gate_up);
@@ -137,9 +172,9 @@ void add_expert_mlp(const ModelSizes& model, const TileSizes& s, TileBytes& byte
 
   // One expert may have all T tokens: nothing balances them.
   const auto backward = [&](int64_t x1, int64_t made) {
-    const int64_t held = T * (s.q + s.m) * s.convert + x1;  // o, dy
-    const int64_t mlp = held + Tm * t + routing + Rm * t;   // normed, its rows
-    const int64_t down = mlp + made + 2 * Ri * t;           // dact, act
+    const int64_t held = T * s.q * s.o_copy + Tm * s.convert + x1;  // o, dy
+    const int64_t mlp = held + Tm * t + routing + Rm * t;           // normed, its rows
+    const int64_t down = mlp + made + 2 * Ri * t;                   // dact, act
     const int64_t gradients = std::max(s.plain_gradient(s.m, s.i, T), s.blocks(6, s.i, R, s.i));
     return std::max({down + Rm * t + gradients, down + (widens ? Ri * kFloat_bytes : 0),
                      mlp + made + s.plain_gradient(2 * s.i, s.m, T),
@@ -149,18 +184,33 @@ void add_expert_mlp(const ModelSizes& model, const TileSizes& s, TileBytes& byte
   bytes.output_backward_kept = backward(0, 0);
 }
 
+// Before a DeltaNet: all columns and the gate in one product.
+void add_delta_net_projection(const TileSizes& s, TileBytes& bytes) {
+  constexpr int64_t kProducts = 4;  // that LoRA adapts
+  const int64_t Tm = s.T * s.m * s.t, columns = s.T * s.projected;
+  bytes.input_forward = Tm + std::max(s.blocks(2, s.m), columns * s.t + s.inner(kProducts));
+  const int64_t products = std::max(Tm + std::max(s.rms_backward(s.T), s.inner(kProducts)),
+                                    s.gradient(s.projected, s.m, kProducts));
+  // As they are stored, and converted.
+  const int64_t converting = s.convert > 0 ? columns * s.stored : 0;
+  bytes.input_backward = Tm + columns * s.t + std::max(converting, products);
+}
+
 // Before attention (families/decoder_layer.cpp). Where keys are values the projection is narrower than what
 // attention takes, so that neither is made in the other's place.
 void add_before_attention(const ModelSizes& model, const TileSizes& s, TileBytes& bytes) {
+  if (model.delta_net) return add_delta_net_projection(s, bytes);
   const int64_t T = s.T, t = s.t, m = s.m, width = model.head_dim, v_rows = T * model.kv_heads;
   const int64_t rotated = s.q + s.v, of_v = T * s.v * t;
   const int64_t products = model.keys_are_values ? 2 : 3;  // that LoRA adapts
   // Rows of cos and sin, beside the heads.
   const int64_t turning = s.blocks(3, rotated) + s.blocks(2, width, T, rotated);
   const int64_t v_norm = model.v_norm ? 2 * of_v + s.blocks(2, width, v_rows, width) : 0;  // v, and normed
-  const int64_t projected = T * s.projected * (model.keys_are_values ? t : s.convert);
+  const int64_t projected = T * (s.projected - s.gate) * (model.keys_are_values ? t : s.convert);
+  const int64_t with_gates = s.gate > 0 ? T * s.projected * t : 0;
   bytes.input_forward =
-      T * m * t + std::max(s.blocks(2, m), projected + std::max({turning, s.inner(products), v_norm}));
+      T * m * t +
+      std::max(s.blocks(2, m), projected + std::max({turning, with_gates + s.inner(products), v_norm}));
 
   const int64_t before = model.v_norm ? T * s.projected * t : model.qk_norm ? T * rotated * t : 0;
   const int64_t norms =
@@ -168,9 +218,18 @@ void add_before_attention(const ModelSizes& model, const TileSizes& s, TileBytes
   // d(v), v of the projection, and the gradient of it.
   const int64_t v_norm_backward =
       model.v_norm ? 3 * of_v + s.blocks(6, width, v_rows, width) + s.norm_sums(v_rows, 1, width) : 0;
-  bytes.input_backward = T * m * t + before + projected +
-                         std::max({T * m * t + std::max(s.rms_backward(T), s.inner(products)),
-                                   s.gradient(s.projected, m, products), turning, norms, v_norm_backward});
+  const int64_t products_backward = std::max(T * m * t + std::max(s.rms_backward(T), s.inner(products)),
+                                             s.gradient(s.projected, m, products));
+  if (s.gate > 0) {
+    // Queries and keys with gates and without; d of all of them beside that without, which was before them.
+    const int64_t parted = before > 0 ? before + T * s.gate * t : 0;
+    bytes.input_backward =
+        T * m * t + std::max({before + parted, before + projected + std::max(turning, norms),
+                              projected + with_gates + products_backward});
+    return;
+  }
+  bytes.input_backward =
+      T * m * t + before + projected + std::max({products_backward, turning, norms, v_norm_backward});
 }
 
 TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
@@ -185,13 +244,14 @@ TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
   }
   const int64_t post = inputs.model.post_norms ? T * m * t : 0;  // a, or another of hidden width
   const auto forward = [&](int64_t gate_up) {
-    return std::max({T * (q + m) * s.convert + T * m * t + post + s.inner(1), 2 * T * m * t + s.blocks(2, m),
-                     T * (2 * m + gate_up + i) * t + s.blocks(2, i)});
+    return std::max({T * q * s.o_copy + T * m * (s.convert + t) + post + s.inner(1), gated_output_bytes(s),
+                     2 * T * m * t + s.blocks(2, m), T * (2 * m + gate_up + i) * t + s.blocks(2, i)});
   };
   bytes.output_forward = forward(2 * i);
   bytes.output_forward_kept = forward(0);
   const auto backward = [&](int64_t x1, int64_t gate_up) {
-    const int64_t held = T * (q + m) * s.convert + x1 + post;  // o, dy; a or, where that is kept, x1
+    const int64_t held =
+        T * q * s.o_copy + T * m * s.convert + x1 + post;  // o, dy; a or, where that is kept, x1
     const int64_t scaled = inputs.model.layers_have_scales && s.convert == 0 ? T * m * t : 0;  // dy
     const int64_t mlp = held + scaled + gate_up + T * (m + 2 * i) * t + post;  // normed, dact, act; db
     return std::max(

@@ -1,5 +1,6 @@
-// A group of lanes takes a head: each lane a chunk of the first half and the same chunk of the second, which
-// it is rotated with. Lanes of a group meet in the norm's sums. Groups walk over the heads of all tokens.
+// A group of lanes takes a head: each lane a chunk of values and the chunk of those that they are rotated
+// with. Values that stay are dealt out the same way, over the lanes that follow. Lanes of a group meet in the
+// norm's sums. Groups walk over the heads of all tokens.
 #include <algorithm>
 
 #include "trireme/kernels/gpu_chunks.h"
@@ -14,7 +15,9 @@ constexpr int64_t kBlocks = 4;  // of a multiprocessor, by the registers of thei
 
 struct RotaryArguments {
   RotaryKernel rotary;
-  int lanes;  // of a group, a power of 2
+  int64_t staying_pairs;  // 0 where they are left as they lie
+  int turning_lanes;      // of a group: the first
+  int lanes;              // of a group, a power of 2
   bool aligned, aligned_norms;
   float* partial;
 };
@@ -26,14 +29,20 @@ struct Halves {
 
 // What lies where for a lane.
 struct LaneWork {
-  int64_t half, begin, count;  // columns [begin, begin + count) of each half
-  int64_t group, groups;       // of the grid
+  bool turns;
+  int64_t a, b, count;    // columns [a, a + count) and [b, b + count) are pairs
+  int64_t group, groups;  // of the grid
 
   __device__ explicit LaneWork(const RotaryArguments& arguments) {
-    half = arguments.rotary.head_dim / 2;
-    begin = static_cast<int64_t>(threadIdx.x) % arguments.lanes * kChunk;
-    const int64_t left = half - begin;
+    const int lane = static_cast<int>(threadIdx.x) % arguments.lanes;
+    const int64_t r = arguments.rotary.turning_pairs;
+    turns = lane < arguments.turning_lanes;
+    const int64_t pairs = turns ? r : arguments.staying_pairs;
+    const int64_t begin = static_cast<int64_t>(turns ? lane : lane - arguments.turning_lanes) * kChunk;
+    const int64_t left = pairs - begin;
     count = left < 0 ? 0 : left < kChunk ? left : kChunk;
+    a = turns ? begin : 2 * r + begin;
+    b = a + pairs;
     group = global_thread() / arguments.lanes;
     groups = global_threads() / arguments.lanes;
   }
@@ -42,33 +51,33 @@ struct LaneWork {
 template <typename T>
 __device__ void load_halves(Halves& x, const GpuRows& rows, int64_t token, int64_t head, int64_t count,
                             const LaneWork& lane, const RotaryArguments& arguments) {
-  const T* from =
-      static_cast<const T*>(rows.data) + token * rows.stride + head * arguments.rotary.head_dim + lane.begin;
-  load_chunk(x.a, from, count, arguments.aligned);
-  load_chunk(x.b, from + lane.half, count, arguments.aligned);
+  const T* from = static_cast<const T*>(rows.data) + token * rows.stride + head * arguments.rotary.head_dim;
+  load_chunk(x.a, from + lane.a, count, arguments.aligned);
+  load_chunk(x.b, from + lane.b, count, arguments.aligned);
 }
 template <typename T>
 __device__ void store_halves(const GpuRows& rows, int64_t token, int64_t head, const Halves& x, int64_t count,
                              const LaneWork& lane, const RotaryArguments& arguments) {
-  T* to = static_cast<T*>(rows.data) + token * rows.stride + head * arguments.rotary.head_dim + lane.begin;
-  store_chunk(to, x.a, count, arguments.aligned);
-  store_chunk(to + lane.half, x.b, count, arguments.aligned);
+  T* to = static_cast<T*>(rows.data) + token * rows.stride + head * arguments.rotary.head_dim;
+  store_chunk(to + lane.a, x.a, count, arguments.aligned);
+  store_chunk(to + lane.b, x.b, count, arguments.aligned);
 }
 __device__ inline void load_norm(Halves& weight, const void* norm, const LaneWork& lane,
                                  const RotaryArguments& arguments) {
   const GpuNumber number = arguments.rotary.norm_number;
-  load_numbers(weight.a, norm, number, lane.begin, lane.count, arguments.aligned_norms);
-  load_numbers(weight.b, norm, number, lane.half + lane.begin, lane.count, arguments.aligned_norms);
+  load_numbers(weight.a, norm, number, lane.a, lane.count, arguments.aligned_norms);
+  load_numbers(weight.b, norm, number, lane.b, lane.count, arguments.aligned_norms);
 }
 
 enum class Turn { forward, back };
 
 __device__ inline void turn_halves(Halves& x, int64_t token, Turn turn, int64_t count, const LaneWork& lane,
                                    const RotaryArguments& arguments) {
+  if (!lane.turns) return;
   const RotaryKernel& rotary = arguments.rotary;
   const unsigned row =
       static_cast<unsigned>(rotary.first_row + token) % static_cast<unsigned>(rotary.table_rows);
-  const int64_t at = row * lane.half + lane.begin;
+  const int64_t at = row * rotary.turning_pairs + lane.a;
   float cos[kChunk], sin[kChunk];
   load_chunk(cos, rotary.cos + at, count, arguments.aligned);
   load_chunk(sin, rotary.sin + at, count, arguments.aligned);
@@ -197,11 +206,15 @@ __device__ void norm_heads_backward(int64_t first, int64_t heads, const void* no
     scratch.parts[(kChunk + i) * kRotaryThreads + thread] = sums.b[i];
   }
   __syncthreads();
-  const int half = static_cast<int>(lane.half);
-  for (int column = thread; column < 2 * half; column += kRotaryThreads) {
-    const int within = column % half, value = within % kChunk + (column < half ? 0 : kChunk);
+  const int turning = static_cast<int>(2 * rotary.turning_pairs);
+  for (int column = thread; column < static_cast<int>(rotary.head_dim); column += kRotaryThreads) {
+    const bool turns = column < turning;
+    const int pairs = static_cast<int>(turns ? rotary.turning_pairs : arguments.staying_pairs);
+    const int at = turns ? column : column - turning, within = at % pairs;
+    const int value = within % kChunk + (at < pairs ? 0 : kChunk);
     float sum = 0;
-    for (int other = within / kChunk; other < kRotaryThreads; other += arguments.lanes)
+    for (int other = within / kChunk + (turns ? 0 : arguments.turning_lanes); other < kRotaryThreads;
+         other += arguments.lanes)
       sum += scratch.parts[value * kRotaryThreads + other];
     store_global(to_sums + column, sum);
   }
@@ -222,15 +235,20 @@ __global__ void __launch_bounds__(kRotaryThreads, kRotaryNormBlocks)
 }
 
 RotaryArguments arguments_of(const RotaryKernel& rotary) {
-  RotaryArguments arguments{rotary, 1, false, false, nullptr};
+  RotaryArguments arguments{rotary, 0, 0, 1, false, false, nullptr};
   arguments.rotary.first_row %= rotary.table_rows;
-  const int64_t half = rotary.head_dim / 2;
-  while (arguments.lanes * kChunk < half) arguments.lanes *= 2;
+  const int64_t staying = rotary.head_dim / 2 - rotary.turning_pairs;
+  const bool left = rotary.q_norm == nullptr && rotary.from.data == rotary.to.data;
+  arguments.staying_pairs = left ? 0 : staying;
+  arguments.turning_lanes = static_cast<int>(rotary_chunks(rotary.turning_pairs));
+  while (arguments.lanes < arguments.turning_lanes + rotary_chunks(arguments.staying_pairs))
+    arguments.lanes *= 2;
+  const bool whole = rotary.turning_pairs % kChunk == 0 && staying % kChunk == 0;
   const auto at_16 = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
-  arguments.aligned = half % kChunk == 0 && aligned_chunks(rotary.from, rotary.number) &&
+  arguments.aligned = whole && aligned_chunks(rotary.from, rotary.number) &&
                       aligned_chunks(rotary.to, rotary.number) &&
                       aligned_chunks(rotary.before, rotary.number) && at_16(rotary.cos) && at_16(rotary.sin);
-  arguments.aligned_norms = half % kChunk == 0 && at_16(rotary.q_norm) && at_16(rotary.k_norm);
+  arguments.aligned_norms = whole && at_16(rotary.q_norm) && at_16(rotary.k_norm);
   return arguments;
 }
 

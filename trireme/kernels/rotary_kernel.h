@@ -2,7 +2,8 @@
 // before it (Qwen3, Gemma 3), both ways: what rotary_kernel.cu launches on `stream`, a cudaStream_t of the
 // current device.
 //
-//   from [T, N, D] -> to [T, N, D], possibly the same: one read, one write
+//   from [T, N, D] -> to [T, N, D], possibly the same: one read, one write; in place without norms, of the
+//   pairs that turn alone
 //   with norms, backwards: dq_norm, dk_norm [D] beside it, through partial [blocks, 2, D]
 #pragma once
 
@@ -15,9 +16,10 @@ struct RotaryKernel {
   int64_t tokens = 0;                                     // T
   int64_t heads = 0, query_heads = 0, rotated_heads = 0;  // N; heads [rotated_heads, N) are copied
   int64_t head_dim = 0;                                   // D
+  int64_t turning_pairs = 0;                              // r: values i and i + r for i < r
   GpuRows from, to;                                       // heads of a token are contiguous
   GpuRows before;                                   // of the backward with norms: what went into the forward
-  const float *cos = nullptr, *sin = nullptr;       // [table_rows, D / 2]
+  const float *cos = nullptr, *sin = nullptr;       // [table_rows, r]
   int64_t table_rows = 1, first_row = 0;            // token t has row (first_row + t) % table_rows
   const void *q_norm = nullptr, *k_norm = nullptr;  // [D], both or none
   GpuNumber norm_number = GpuNumber::fp32;
@@ -25,9 +27,15 @@ struct RotaryKernel {
   int multiprocessors = 0;  // of the device
 };
 
-// A head's halves are spread over the lanes of a warp: wider ones are not known. T N and table_rows + T stay
-// below 2^32.
-constexpr int64_t kWidestRotaryHead = 512;
+// A head's pairs are spread over the lanes of a warp, those that turn and those that stay over lanes of their
+// own: more chunks of them are not known. T N and table_rows + T stay below 2^32.
+constexpr int64_t kMostRotaryChunks = 32;
+constexpr int64_t rotary_chunks(int64_t pairs) {
+  return (pairs + kChunk - 1) / kChunk;
+}
+constexpr bool knows_rotary_head(int64_t head_dim, int64_t turning_pairs) {
+  return rotary_chunks(turning_pairs) + rotary_chunks(head_dim / 2 - turning_pairs) <= kMostRotaryChunks;
+}
 
 void launch_rotary(const RotaryKernel& rotary, void* stream);
 

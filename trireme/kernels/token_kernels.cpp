@@ -74,73 +74,106 @@ inline float largest(const X* x, int64_t n) {
   return most;
 }
 
+// Heads that turn whole have code of their own, without the loops over what stays.
+enum class Turning { all, some };
+
 // `from` and `to` may be the same.
-template <typename X, typename Y>
-void rotate(const X* from, const RotaryRow& row, Y* to) {
-  const int64_t D = row.head_dim, half = D / 2;
+template <Turning turning, typename X, typename Y>
+void rotate_pairs(const X* from, const RotaryRow& row, Y* to) {
+  const bool in_place = static_cast<const void*>(from) == static_cast<const void*>(to);
+  const int64_t D = row.head_dim, pairs = turning == Turning::all ? D / 2 : row.turning_pairs;
+  const int64_t stays = turning == Turning::all ? D : 2 * pairs;  // from here on
   for (int64_t head = 0; head < row.rotated_heads; ++head) {
     const X* a = from + head * D;
     Y* out = to + head * D;
     const float* norm = head < row.query_heads ? row.q_norm : row.k_norm;
     if (norm != nullptr) {
       const float r = inverse_rms(a, D, row.eps);
-      for (int64_t i = 0; i < half; ++i) {
-        const float u = load(a + i) * r * norm[i], v = load(a + half + i) * r * norm[half + i];
+      for (int64_t i = 0; i < pairs; ++i) {
+        const float u = load(a + i) * r * norm[i], v = load(a + pairs + i) * r * norm[pairs + i];
         store(out + i, u * row.cos[i] - v * row.sin[i]);
-        store(out + half + i, v * row.cos[i] + u * row.sin[i]);
+        store(out + pairs + i, v * row.cos[i] + u * row.sin[i]);
       }
+      for (int64_t i = stays; i < D; ++i) store(out + i, load(a + i) * r * norm[i]);
     } else {
-      for (int64_t i = 0; i < half; ++i) {
-        const float u = load(a + i), v = load(a + half + i);
+      for (int64_t i = 0; i < pairs; ++i) {
+        const float u = load(a + i), v = load(a + pairs + i);
         store(out + i, u * row.cos[i] - v * row.sin[i]);
-        store(out + half + i, v * row.cos[i] + u * row.sin[i]);
+        store(out + pairs + i, v * row.cos[i] + u * row.sin[i]);
       }
+      for (int64_t i = in_place ? D : stays; i < D; ++i) store(out + i, load(a + i));
     }
   }
-  if (static_cast<const void*>(from) == static_cast<const void*>(to)) return;
+  if (in_place) return;
   for (int64_t i = row.rotated_heads * D; i < row.heads * D; ++i) store(to + i, load(from + i));
 }
 
-template <typename X, typename Y>
-void rotate_backward(const X* from, const RotaryRow& row, const Y* before, Y* to, float* dq_norm,
-                     float* dk_norm) {
-  const int64_t D = row.head_dim, half = D / 2;
+template <Turning turning, typename X, typename Y>
+void rotate_pairs_backward(const X* from, const RotaryRow& row, const Y* before, Y* to, float* dq_norm,
+                           float* dk_norm) {
+  const bool in_place = static_cast<const void*>(from) == static_cast<const void*>(to);
+  const int64_t D = row.head_dim, pairs = turning == Turning::all ? D / 2 : row.turning_pairs;
+  const int64_t stays = turning == Turning::all ? D : 2 * pairs;  // from here on
   for (int64_t head = 0; head < row.rotated_heads; ++head) {
     const X* a = from + head * D;
     Y* out = to + head * D;
     const bool is_query = head < row.query_heads;
     const float* norm = is_query ? row.q_norm : row.k_norm;
     if (norm == nullptr) {
-      for (int64_t i = 0; i < half; ++i) {
-        const float u = load(a + i), v = load(a + half + i);
+      for (int64_t i = 0; i < pairs; ++i) {
+        const float u = load(a + i), v = load(a + pairs + i);
         store(out + i, u * row.cos[i] + v * row.sin[i]);
-        store(out + half + i, v * row.cos[i] - u * row.sin[i]);
+        store(out + pairs + i, v * row.cos[i] - u * row.sin[i]);
       }
+      for (int64_t i = in_place ? D : stays; i < D; ++i) store(out + i, load(a + i));
       continue;
     }
     const Y* x = before + head * D;
     float* dnorm = is_query ? dq_norm : dk_norm;
     const float r = inverse_rms(x, D, row.eps);
     float dot = 0;
-    for (int64_t i = 0; i < half; ++i) {
-      const float u = load(a + i), v = load(a + half + i);
+    for (int64_t i = 0; i < pairs; ++i) {
+      const float u = load(a + i), v = load(a + pairs + i);
       const float du = u * row.cos[i] + v * row.sin[i], dv = v * row.cos[i] - u * row.sin[i];
       dnorm[i] += du * load(x + i) * r;
-      dnorm[half + i] += dv * load(x + half + i) * r;
-      dot += du * norm[i] * load(x + i) + dv * norm[half + i] * load(x + half + i);
+      dnorm[pairs + i] += dv * load(x + pairs + i) * r;
+      dot += du * norm[i] * load(x + i) + dv * norm[pairs + i] * load(x + pairs + i);
+    }
+    for (int64_t i = stays; i < D; ++i) {
+      const float d = load(a + i), value = load(x + i);
+      dnorm[i] += d * value * r;
+      dot += d * norm[i] * value;
     }
     const float mean = dot * r * r / static_cast<float>(D);
-    for (int64_t i = 0; i < half; ++i) {
-      const float u = load(a + i), v = load(a + half + i);
+    for (int64_t i = 0; i < pairs; ++i) {
+      const float u = load(a + i), v = load(a + pairs + i);
       const float du = u * row.cos[i] + v * row.sin[i], dv = v * row.cos[i] - u * row.sin[i];
       const float first = r * (du * norm[i] - load(x + i) * mean);
-      const float second = r * (dv * norm[half + i] - load(x + half + i) * mean);
+      const float second = r * (dv * norm[pairs + i] - load(x + pairs + i) * mean);
       store(out + i, first);
-      store(out + half + i, second);
+      store(out + pairs + i, second);
     }
+    for (int64_t i = stays; i < D; ++i) store(out + i, r * (load(a + i) * norm[i] - load(x + i) * mean));
   }
-  if (static_cast<const void*>(from) == static_cast<const void*>(to)) return;
+  if (in_place) return;
   for (int64_t i = row.rotated_heads * D; i < row.heads * D; ++i) store(to + i, load(from + i));
+}
+
+template <typename X, typename Y>
+void rotate(const X* from, const RotaryRow& row, Y* to) {
+  if (2 * row.turning_pairs == row.head_dim)
+    rotate_pairs<Turning::all>(from, row, to);
+  else
+    rotate_pairs<Turning::some>(from, row, to);
+}
+
+template <typename X, typename Y>
+void rotate_backward(const X* from, const RotaryRow& row, const Y* before, Y* to, float* dq_norm,
+                     float* dk_norm) {
+  if (2 * row.turning_pairs == row.head_dim)
+    rotate_pairs_backward<Turning::all>(from, row, before, to, dq_norm, dk_norm);
+  else
+    rotate_pairs_backward<Turning::some>(from, row, before, to, dq_norm, dk_norm);
 }
 
 // kernels/glu_gate.h: a(x) and a'(x).

@@ -13,7 +13,8 @@ namespace trireme {
 
 struct RotaryRow {
   int64_t heads = 0, query_heads = 0, rotated_heads = 0, head_dim = 0;
-  const float* cos = nullptr;  // [D/2] of this token
+  int64_t turning_pairs = 0;   // r: values i and i + r for i < r
+  const float* cos = nullptr;  // [r] of this token
   const float* sin = nullptr;
   const float* q_norm = nullptr;  // [D] or none
   const float* k_norm = nullptr;

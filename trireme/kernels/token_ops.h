@@ -28,19 +28,24 @@ at::Tensor rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps
 void rms_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at::Tensor& weight, double eps,
                        at::Tensor& dx_TM, at::Tensor& dweight);
 
-// Rotary embedding of heads [0, rotated_heads) of `from` [T, N, D] (halves i and i + D/2 are a pair), with
-// optional RMS norm of each head's D values before it (q_norm for heads < query_heads, k_norm for the
-// others), the other heads copied. Result in `to` [T, N, D], possibly of another dtype, possibly the same
-// tensor. Token t of the tile has the table's row (first_row + t) % table rows.
+// Rotary embedding of heads [0, rotated_heads) of `from` [T, N, D] (values i and i + r of the first 2r are a
+// pair, the others stay: Qwen3.5's partial_rotary_factor is 2r / D), with optional RMS norm of each head's D
+// values before it (q_norm for heads < query_heads, k_norm for the others), the other heads copied. Result in
+// `to` [T, N, D], possibly of another dtype, possibly the same tensor. Token t of the tile has the table's row
+// (first_row + t) % table rows.
 struct RotaryHeads {
   int64_t query_heads = 0;    // H
   int64_t rotated_heads = 0;  // H + K
-  at::Tensor cos;             // [rows, D/2] fp32
-  at::Tensor sin;             // [rows, D/2] fp32
+  int64_t turning_pairs = 0;  // r, of each head's D / 2; 0: all
+  at::Tensor cos;             // [rows, r] fp32: what stays is not multiplied by 1
+  at::Tensor sin;             // [rows, r] fp32
   int64_t first_row = 0;
   at::Tensor q_norm;  // [D] or undefined
   at::Tensor k_norm;  // [D] or undefined
   double norm_eps = 0;
+
+  // r of heads that are D wide.
+  int64_t pairs_of(int64_t head_dim) const;
 };
 void rotate_heads(const at::Tensor& from_TND, const RotaryHeads& rotary, at::Tensor to_TND);
 // The gradient: `from` of the rotated heads -> `to` of the unrotated ones. With norms, `before_TND` are the

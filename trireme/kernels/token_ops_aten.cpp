@@ -3,6 +3,7 @@
 // Rows are worked on in blocks, so that what lies between two kernels does not grow with the tile: at most so
 // many tensors of a block (forecast/tile_bytes.cpp counts them): norm 1 and backward 3, rotation 1.5 and
 // backward with norms 3, gated unit 1 and backward 3, cross entropy 1 or, of 16-bit logits, 2.
+#include "trireme/base/error.h"
 #include "trireme/kernels/token_ops.h"
 #include "trireme/kernels/token_tiles.h"
 
@@ -50,7 +51,7 @@ struct HeadNorms {
 };
 
 struct RotaryRows {
-  at::Tensor cos, sin;  // [T, 1, D/2]
+  at::Tensor cos, sin;  // [T, 1, r]
 };
 RotaryRows rotary_rows(const RotaryHeads& rotary, int64_t begin, int64_t tokens, at::ScalarType dtype) {
   const int64_t rows = rotary.cos.size(0), first = rotary.first_row + begin;
@@ -64,9 +65,9 @@ RotaryRows rotary_rows(const RotaryHeads& rotary, int64_t begin, int64_t tokens,
 enum class Turn { forward, back };
 
 void rotate_in_place(const at::Tensor& x, const RotaryRows& rows, Turn turn) {
-  const int64_t half = x.size(-1) / 2;
+  const int64_t pairs = rows.cos.size(-1);
   const double sign = turn == Turn::forward ? 1 : -1;
-  at::Tensor a = x.narrow(-1, 0, half), b = x.narrow(-1, half, half);
+  at::Tensor a = x.narrow(-1, 0, pairs), b = x.narrow(-1, pairs, pairs);
   const at::Tensor a_sin = a * rows.sin;
   a.mul_(rows.cos).addcmul_(b, rows.sin, -sign);
   b.mul_(rows.cos).add_(a_sin, sign);
@@ -208,6 +209,13 @@ void cross_entropy(at::Tensor& logits_TV, const at::Tensor& targets_T, at::Tenso
 }  // namespace trireme::aten
 
 namespace trireme {
+
+int64_t RotaryHeads::pairs_of(int64_t head_dim) const {
+  const int64_t pairs = turning_pairs > 0 ? turning_pairs : head_dim / 2;
+  TRIREME_ASSERT(2 * pairs <= head_dim && cos.size(1) == pairs && sin.size(1) == pairs, pairs,
+                 " pairs turn in heads of ", head_dim, ", tables of ", cos.sizes(), " and ", sin.sizes());
+  return pairs;
+}
 
 void cap_logits(at::Tensor& logits_TV, double cap) {
   logits_TV.div_(cap).tanh_().mul_(cap);

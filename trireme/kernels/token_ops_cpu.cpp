@@ -106,6 +106,7 @@ RotaryRow rotary_row(const RotaryHeads& rotary, int64_t heads, int64_t head_dim,
   row.query_heads = rotary.query_heads;
   row.rotated_heads = rotary.rotated_heads;
   row.head_dim = head_dim;
+  row.turning_pairs = rotary.cos.size(1);
   row.q_norm = q_norm.defined() ? q_norm.const_data_ptr<float>() : nullptr;
   row.k_norm = k_norm.defined() ? k_norm.const_data_ptr<float>() : nullptr;
   row.eps = static_cast<float>(rotary.norm_eps);
@@ -165,19 +166,19 @@ void rms_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at
 }
 
 void rotate_heads(const at::Tensor& from_TND, const RotaryHeads& rotary, at::Tensor to_TND) {
+  const int64_t pairs = rotary.pairs_of(from_TND.size(2)), table_rows = rotary.cos.size(0);
   if (gpu::rotate_heads(from_TND, rotary, to_TND)) return;
   if (!fused({from_TND, to_TND})) return aten::rotate_heads(from_TND, rotary, to_TND);
   check_rows(from_TND);
   check_rows(to_TND);
   const at::Tensor q_norm = as_float(rotary.q_norm), k_norm = as_float(rotary.k_norm);
-  const int64_t half = rotary.cos.size(1), table_rows = rotary.cos.size(0);
   const float *cos = rotary.cos.const_data_ptr<float>(), *sin = rotary.sin.const_data_ptr<float>();
   with_row_kernels(from_TND, to_TND, [&]<typename X, typename Y>(const RowKernels<X, Y>& k) {
     for_rows(from_TND.size(0), [&](int64_t t) {
       RotaryRow row = rotary_row(rotary, from_TND.size(1), from_TND.size(2), q_norm, k_norm);
       const int64_t position = (rotary.first_row + t) % table_rows;
-      row.cos = cos + position * half;
-      row.sin = sin + position * half;
+      row.cos = cos + position * pairs;
+      row.sin = sin + position * pairs;
       k.rotate(data<X>(from_TND) + t * from_TND.stride(0), row, data<Y>(to_TND) + t * to_TND.stride(0));
     });
   });
@@ -186,6 +187,7 @@ void rotate_heads(const at::Tensor& from_TND, const RotaryHeads& rotary, at::Ten
 void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary,
                            const at::Tensor& before_TND, at::Tensor to_TND, at::Tensor& dq_norm,
                            at::Tensor& dk_norm) {
+  const int64_t D = from_TND.size(2), pairs = rotary.pairs_of(D), table_rows = rotary.cos.size(0);
   if (gpu::rotate_heads_backward(from_TND, rotary, before_TND, to_TND, dq_norm, dk_norm)) return;
   const bool norms = rotary.q_norm.defined();
   if (!fused({from_TND, to_TND}) || (norms && before_TND.scalar_type() != to_TND.scalar_type()))
@@ -193,7 +195,6 @@ void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary
   check_rows(from_TND);
   check_rows(to_TND);
   const at::Tensor q_norm = as_float(rotary.q_norm), k_norm = as_float(rotary.k_norm);
-  const int64_t half = rotary.cos.size(1), table_rows = rotary.cos.size(0), D = from_TND.size(2);
   const int64_t rows = from_TND.size(0), tasks = share_count(rows);
   const at::Tensor partial = at::zeros({tasks, 2, D}, rotary.cos.options());
   const float *cos = rotary.cos.const_data_ptr<float>(), *sin = rotary.sin.const_data_ptr<float>();
@@ -203,8 +204,8 @@ void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary
       float* sums = data<float>(partial) + task * 2 * D;
       for (int64_t t = begin; t < end; ++t) {
         const int64_t position = (rotary.first_row + t) % table_rows;
-        row.cos = cos + position * half;
-        row.sin = sin + position * half;
+        row.cos = cos + position * pairs;
+        row.sin = sin + position * pairs;
         k.rotate_backward(data<X>(from_TND) + t * from_TND.stride(0), row,
                           norms ? data<Y>(before_TND) + t * before_TND.stride(0) : nullptr,
                           data<Y>(to_TND) + t * to_TND.stride(0), sums, sums + D);

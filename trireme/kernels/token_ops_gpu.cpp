@@ -92,6 +92,7 @@ RotaryKernel kernel_of(const at::Tensor& from_TND, const RotaryHeads& rotary, co
   kernel.query_heads = rotary.query_heads;
   kernel.rotated_heads = rotary.rotated_heads;
   kernel.head_dim = from_TND.size(2);
+  kernel.turning_pairs = rotary.cos.size(1);
   kernel.from = rows_of(from_TND);
   kernel.to = rows_of(to_TND);
   kernel.cos = rotary.cos.const_data_ptr<float>();
@@ -111,8 +112,8 @@ RotaryKernel kernel_of(const at::Tensor& from_TND, const RotaryHeads& rotary, co
 bool takes_rotation(const at::Tensor& from_TND, const RotaryHeads& rotary, const at::Tensor& to_TND) {
   constexpr int64_t kMost = int64_t{1} << 31;
   return takes_rows({from_TND, to_TND}) && takes_sums(from_TND, {rotary.cos, rotary.sin}) &&
-         from_TND.size(2) <= kWidestRotaryHead && from_TND.size(0) * from_TND.size(1) < kMost &&
-         rotary.cos.size(0) < kMost &&
+         knows_rotary_head(from_TND.size(2), rotary.cos.size(1)) &&
+         from_TND.size(0) * from_TND.size(1) < kMost && rotary.cos.size(0) < kMost &&
          (!rotary.q_norm.defined() || takes_vectors(from_TND, {rotary.q_norm, rotary.k_norm}));
 }
 

@@ -12,12 +12,18 @@ struct AttentionHeads {
   int64_t width = 0;      // D
   // One projection gives keys and values: the values are it before the keys' norm and rotation.
   bool keys_are_values = false;
+  // What a head gives is multiplied by sigmoid(gate); the gate of a head lies behind its query in their
+  // projection (Qwen3.5).
+  bool gated = false;
 
   int64_t packed() const { return query + 2 * key_value; }  // N, as attention takes them
   int64_t query_width() const { return query * width; }
   int64_t key_value_width() const { return key_value * width; }
+  int64_t gate_width() const { return gated ? query_width() : 0; }
   // Rows of the projection's matrix.
-  int64_t projected_width() const { return query_width() + (keys_are_values ? 1 : 2) * key_value_width(); }
+  int64_t projected_width() const {
+    return query_width() + gate_width() + (keys_are_values ? 1 : 2) * key_value_width();
+  }
   bool operator==(const AttentionHeads&) const = default;
 };
 

@@ -159,7 +159,12 @@ at::Tensor initial_unit_values(const UnitSpec& unit, const ModelConfig& config, 
   at::Tensor flat = at::zeros({unit.elements}, at::kFloat);
   for (const ParameterSpec& spec : unit.parameters) {
     at::Tensor values = parameter_view(flat, spec);
-    if (spec.shape.size() == 2) {
+    if (spec.initial == InitialValues::decay) {
+      // A uniform between 0 and 16, as transformers draws it; 0 would have no logarithm.
+      values.uniform_(0.01, 16, generator_of_parameter(spec.name, seed)).log_();
+    } else if (spec.initial == InitialValues::ones) {
+      values.fill_(1);
+    } else if (spec.shape.size() > 1) {
       values.normal_(0, config.initializer_range, generator_of_parameter(spec.name, seed));
     } else if (!spec.name.ends_with(".bias")) {
       values.fill_(config.norms_add_one ? 0 : 1);

@@ -51,6 +51,17 @@ Json computed_fields(const ModelConfig& config) {
     fields.update({{"global_head_dim", config.full_heads->width},
                    {"num_global_key_value_heads", config.full_heads->key_value},
                    {"attention_k_eq_v", config.full_heads->keys_are_values}});
+  if (config.delta_net) {
+    const DeltaHeads& heads = config.delta_net->heads;
+    fields.update({{"linear_num_key_heads", heads.key},
+                   {"linear_num_value_heads", heads.value},
+                   {"linear_key_head_dim", heads.key_width},
+                   {"linear_value_head_dim", heads.value_width},
+                   {"linear_conv_kernel_dim", config.delta_net->taps},
+                   {"layers with a DeltaNet", config.delta_layers}});
+  }
+  if (config.rope.kind != RopeKind::proportional && config.rope.turning_share < 1)
+    fields["partial_rotary_factor"] = config.rope.turning_share;
   if (config.logit_cap > 0) fields["final_logit_softcapping"] = config.logit_cap;
   for (const auto& [name, size] : config.sizes()) fields[name] = size;
   fields[config.family->norm_eps_key] = config.norm_eps;

@@ -55,8 +55,8 @@ void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
   check_activation(keys, kind);
   if (keys.integer_or_null("pretraining_tp", 1).value_or(1) > 1)
     keys.refuse("pretraining_tp", "slicing the matmuls as in pretraining is not supported; set it to 1");
-  if (keys.number("partial_rotary_factor", 1) != 1)
-    keys.refuse("partial_rotary_factor", "rotating a part of each head is not supported");
+  if (!kind.qwen3_5 && keys.number(kTurningShare, 1) != 1)
+    keys.refuse(kTurningShare, "rotating a part of each head is not supported");
   const char* const kCausalDecoders = "only causal decoders as transformers' own classes are supported";
   for (const char* key : {"is_encoder_decoder", "add_cross_attention", "use_qk_norm"})
     if (keys.boolean(key, false)) keys.refuse(key, kCausalDecoders);
@@ -121,6 +121,13 @@ void read_experts(const ConfigKeys& keys, const DecoderKind& kind, ModelConfig& 
     keys.refuse("norm_topk_prob", "this family's weights sum to one in transformers");
 }
 
+const Json& types_of_layers(const ConfigKeys& keys, int64_t layers) {
+  const Json& types = keys.json()["layer_types"];
+  if (!types.is_array() || static_cast<int64_t>(types.size()) != layers)
+    keys.refuse("layer_types", cat("expected a list of num_hidden_layers = ", layers, " names"));
+  return types;
+}
+
 // One window a layer, 0 for full attention, as transformers 5 chooses them.
 std::vector<int64_t> layer_windows(const ConfigKeys& keys, const DecoderKind& kind, int64_t layers) {
   const bool chosen = kind.windows == Windows::chosen_layers, patterned = kind.windows == Windows::by_pattern;
@@ -149,9 +156,7 @@ std::vector<int64_t> layer_windows(const ConfigKeys& keys, const DecoderKind& ki
       windows[static_cast<size_t>(layer)] = *window;
   if (!keys.has("layer_types")) return windows;
 
-  const Json& types = keys.json()["layer_types"];
-  if (!types.is_array() || static_cast<int64_t>(types.size()) != layers)
-    keys.refuse("layer_types", cat("expected a list of num_hidden_layers = ", layers, " names"));
+  const Json& types = types_of_layers(keys, layers);
   for (size_t layer = 0; layer < types.size(); ++layer) {
     const std::string type =
         types[layer].is_string() ? quotation(types[layer].get<std::string>()) : quotation(types[layer]);
@@ -284,6 +289,43 @@ void read_gemma4(const ConfigKeys& keys, ModelConfig& config) {
   set_layer_ropes(parse_said_layer_ropes(ConfigKeys(config.raw, keys.origin()), config), config);
 }
 
+constexpr double kQwen35TurningShare = 0.25;  // where the file is silent
+
+// Which layers have a DeltaNet: as layer_types says, or all but each full_attention_interval-th.
+std::vector<bool> delta_layers(const ConfigKeys& keys, int64_t layers) {
+  const int64_t interval = keys.size("full_attention_interval", 4);
+  std::vector<bool> delta(static_cast<size_t>(layers));
+  for (int64_t layer = 0; layer < layers; ++layer)
+    delta[static_cast<size_t>(layer)] = (layer + 1) % interval != 0;
+  if (!keys.has("layer_types")) return delta;
+  const Json& types = types_of_layers(keys, layers);
+  for (size_t layer = 0; layer < types.size(); ++layer) {
+    if (types[layer] != kLinearAttention && types[layer] != kFullAttention)
+      keys.refuse("layer_types", cat("layer ", layer, " is ", quotation(types[layer]), "; this family has ",
+                                     kLinearAttention, " and ", kFullAttention));
+    delta[layer] = types[layer] == kLinearAttention;
+  }
+  return delta;
+}
+
+void read_qwen3_5(const ConfigKeys& keys, ModelConfig& config) {
+  DeltaNet net;
+  net.heads.key = keys.size("linear_num_key_heads", 16);
+  net.heads.value = keys.size("linear_num_value_heads", 32);
+  net.heads.key_width = keys.size("linear_key_head_dim", 128, kWidestHead);
+  net.heads.value_width = keys.size("linear_value_head_dim", 128, kWidestHead);
+  net.taps = keys.size("linear_conv_kernel_dim", 4, 64);
+  if (net.heads.value % net.heads.key != 0)
+    keys.refuse("linear_num_value_heads", cat("it is not a multiple of ", net.heads.key, " key heads"));
+  config.delta_layers = delta_layers(keys, config.num_hidden_layers);
+  if (std::ranges::count(config.delta_layers, true) > 0)
+    config.delta_net = net;
+  else
+    config.delta_layers.clear();
+  config.layer_window.assign(static_cast<size_t>(config.num_hidden_layers), 0);
+  config.gated_attention = true;
+}
+
 }  // namespace
 
 ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind) {
@@ -319,14 +361,20 @@ ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind
   config.qkv_bias = qkv_bias_alone || config.output_bias;
   config.mlp_bias = keys.boolean("mlp_bias", false);
   config.qk_norm = kind.qk_norm;
-  config.layer_window = layer_windows(keys, kind, config.num_hidden_layers);
+  if (kind.qwen3_5)
+    read_qwen3_5(keys, config);
+  else
+    config.layer_window = layer_windows(keys, kind, config.num_hidden_layers);
+  config.norms_add_one = kind.norms_add_one;
   if (kind.gemma) set_gemma(config, /*norms_add_one=*/!kind.gemma4);
   if (kind.gemma3)
     read_gemma3(keys, config);
   else if (kind.gemma4)
     read_gemma4(keys, config);
   else
-    config.rope = parse_rope_config(keys, config, {kind.rope_theta, kind.scales_queries});
+    config.rope = parse_rope_config(keys, config,
+                                    {kind.rope_theta, kind.scales_queries,
+                                     kind.qwen3_5 ? std::optional(kQwen35TurningShare) : std::nullopt});
 
   config.bos_token_id = keys.first_integer("bos_token_id", kind.bos_token_id);
   config.eos_token_id = keys.first_integer("eos_token_id", kind.eos_token_id);

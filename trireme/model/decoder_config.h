@@ -43,11 +43,15 @@ struct DecoderKind {
   const ExpertKind* experts = nullptr;  // of a mixture in every layer; none: one MLP
   Windows windows = Windows::none;
   std::optional<int64_t> silent_window = 4096;  // where the file does not name it
+  bool norms_add_one = false;
   bool gemma = false;           // GeGLU, norms that add one (not Gemma 4's), a scaled embedding
   bool scales_queries = false;  // RopeConfig::query_scaling (Ministral 3)
   bool gemma3 = false;  // norms after each part, another rope where layers slide, query_pre_attn_scalar
   // Norms after each part, another rope and other heads where layers do not slide, normed values, capped logits.
   bool gemma4 = false;
+  // Gated DeltaNets in place of attention but for each n-th layer, gated attention, a part of each head
+  // rotated.
+  bool qwen3_5 = false;
 };
 
 ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind);

@@ -1,18 +1,24 @@
 // The two token-wise parts of a layer around attention, forward and backward written out, on a tile of T
 // tokens:
 //
-//   before attention   x_TM -> q|k|v, ready for attention: qkv_TND
-//   after attention    x_TM, o_TA -> out projection, residual, MLP, residual: y_TM
+//   before attention   x_TM -> q|k|v, ready for attention: qkv_TND; what gates its output: gate_TA
+//   after attention    x_TM, o_TA, gate_TA -> (gated) out projection, residual, MLP, residual: y_TM
 //
 // T tokens of the tile, M hidden width, N = H + 2K heads of D, A = H D. What lies inside a part is the
-// family's (families/). One law holds for all: no matmul's forward runs more than twice in a step, but the q
-// and k projection of models that norm q and k. Tensors between tiles have the storage dtype; inside a tile
-// everything has the tile dtype, which is the dtype of the weights. Gradients of weights are added in fp32.
+// family's (families/). A layer with a DeltaNet in place of attention has its columns for q|k|v
+// (delta_heads.h), as one head of them all, and A = V Dv. One law holds for all: no matmul's forward runs
+// more than twice in a step, but the q and k projection of models that norm q and k. Tensors between tiles
+// have the storage dtype; inside a tile everything has the tile dtype, which is the dtype of the weights.
+// Gradients of weights are added in fp32.
 #pragma once
+
+#include <vector>
 
 #include <ATen/ATen.h>
 
+#include "trireme/base/documents.h"
 #include "trireme/model/attention_heads.h"
+#include "trireme/model/delta_net.h"
 #include "trireme/model/rotary.h"
 #include "trireme/model/unit_gradients.h"
 #include "trireme/model/unit_weights.h"
@@ -25,6 +31,7 @@ struct LayerTensors {
   // rows.
   RotaryTable rotary;
   AttentionHeads heads = {};
+  const DeltaNet* delta_net = nullptr;  // in place of attention
 };
 
 // What the backward of the part after attention reads, when it is kept: rows of whole-sequence buffers in the
@@ -40,23 +47,37 @@ class Layer {
   virtual ~Layer() = default;
   Layer& operator=(Layer&&) = delete;
 
-  // x [T, M] -> qkv [T, N, D] (written).
+  // x [T, M] -> qkv [T, N, D] and gate [T, A] (written). Here and below `gate` is undefined where the layer's
+  // output is not gated.
   virtual void before_attention_forward(const LayerTensors& layer, const at::Tensor& x_TM, int64_t first_row,
-                                        const at::Tensor& qkv_TND) const = 0;
-  // dqkv [T, N, D] -> added to dx [T, M] and to the gradients.
+                                        const at::Tensor& qkv_TND, const at::Tensor& gate_TA) const = 0;
+  // dqkv [T, N, D], d(gate) [T, A] -> added to dx [T, M] and to the gradients.
   virtual void before_attention_backward(const LayerTensors& layer, UnitGradients& gradients,
                                          const at::Tensor& x_TM, int64_t first_row,
-                                         const at::Tensor& dqkv_TND, at::Tensor dx_TM) const = 0;
-  // x [T, M], o [T, H D] -> y [T, M] (written). `kept`, when not null, is filled.
+                                         const at::Tensor& dqkv_TND, const at::Tensor& dgate_TA,
+                                         at::Tensor dx_TM) const = 0;
+  // x [T, M], o and gate [T, A] -> y [T, M] (written). `kept`, when not null, is filled.
   virtual void after_attention_forward(const LayerTensors& layer, const at::Tensor& x_TM,
-                                       const at::Tensor& o_TA, const at::Tensor& y_TM,
-                                       KeptAfterAttention* kept) const = 0;
-  // dy [T, M] -> dx [T, M] (which may be dy) and do [T, H D] (both written), and added to the gradients.
-  // `kept` null: made again from x and o.
+                                       const at::Tensor& o_TA, const at::Tensor& gate_TA,
+                                       const at::Tensor& y_TM, KeptAfterAttention* kept) const = 0;
+  // dy [T, M] -> dx [T, M] (which may be dy) and do [T, A] (both written), d(gate) over the gate, and added
+  // to the gradients. `kept` null: made again from x and o.
   virtual void after_attention_backward(const LayerTensors& layer, UnitGradients& gradients,
                                         const at::Tensor& x_TM, const at::Tensor& o_TA,
-                                        const at::Tensor& dy_TM, KeptAfterAttention* kept,
-                                        const at::Tensor& dx_TM, at::Tensor do_TA) const = 0;
+                                        const at::Tensor& gate_TA, const at::Tensor& dy_TM,
+                                        KeptAfterAttention* kept, const at::Tensor& dx_TM,
+                                        at::Tensor do_TA) const = 0;
+
+  // Of a layer with a DeltaNet, between the exchanges: this rank's columns of all tokens [B, S, c] -> o [B,
+  // S, v Dv] of its value heads. `documents` of each sample, or empty. Other families have none:
+  // InternalError.
+  virtual at::Tensor mix_forward(const LayerTensors& layer, const DeltaShare& share,
+                                 const at::Tensor& columns_BSc,
+                                 const std::vector<Documents>& documents) const;
+  // do [B, S, v Dv] -> d(columns) [B, S, c], and added to the gradients.
+  virtual at::Tensor mix_backward(const LayerTensors& layer, UnitGradients& gradients,
+                                  const DeltaShare& share, const at::Tensor& columns_BSc,
+                                  const std::vector<Documents>& documents, const at::Tensor& do_BSo) const;
 };
 
 }  // namespace trireme

@@ -88,15 +88,14 @@ class AdapterBuilder {
                               names.empty() ? "none of its matrices can be adapted"
                                             : cat("expected some of ", names, ", or ", kAllLinear)));
     // Files name modules without their layer.
-    const auto none_in = [](const auto& of_layer) { return of_layer.empty(); };
-    const bool none = std::ranges::all_of(made_.matrices, none_in);
-    if (std::ranges::any_of(adapted_, [&](const std::string& name) { return passed_over_.contains(name); }) ||
-        (!none && std::ranges::any_of(made_.matrices, none_in)))
-      throw ConfigError(
-          cat(origin,
-              ": the targets name modules of some layers alone, which is not built; name a module that "
-              "every layer has, beside others or alone"));
-    if (none) throw ConfigError(cat(origin, ": LoRA is built for decoders, and this model is none"));
+    for (const std::string& name : adapted_)
+      if (passed_over_.contains(name))
+        throw ConfigError(cat(origin, ": the targets name ", name,
+                              " of some layers and not of others that have it, "
+                              "which is not built; name it without its layer: ",
+                              name));
+    if (std::ranges::all_of(made_.matrices, [](const auto& of_layer) { return of_layer.empty(); }))
+      throw ConfigError(cat(origin, ": LoRA is built for decoders, and this model is none"));
     made_.rank = lora_.rank;
     made_.scale = lora_.scale();
     return std::move(made_);

@@ -67,7 +67,8 @@ double ModelConfig::softmax_scale() const {
 AttentionPairs ModelConfig::attention_pairs(int64_t tokens, const SparseBlocks& sparse) const {
   std::vector<int64_t> common, full;
   for (int64_t layer = 0; layer < num_hidden_layers; ++layer)
-    (has_full_heads(layer) ? full : common).push_back(layer_window[static_cast<size_t>(layer)]);
+    if (!has_delta_net(layer))
+      (has_full_heads(layer) ? full : common).push_back(layer_window[static_cast<size_t>(layer)]);
   const double share = (causality == Causality::causal ? 0.5 : 1) * sparse.kept_share(tokens, causality);
   return AttentionPairs(attention_squares(common, tokens), attention_squares(full, tokens)) * share;
 }

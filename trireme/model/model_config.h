@@ -16,6 +16,7 @@
 #include "trireme/kernels/mask.h"
 #include "trireme/model/attention_heads.h"
 #include "trireme/model/attention_pairs.h"
+#include "trireme/model/delta_net.h"
 
 namespace trireme {
 
@@ -58,7 +59,8 @@ struct RopeConfig {
   // llama3
   double low_freq_factor = 1;
   double high_freq_factor = 4;
-  // proportional: the share of a head's pairs, the first ones, that turn, as they would if all did (Gemma 4)
+  // The share of a head that turns, its first values. proportional: of its pairs, as they would if all did
+  // (Gemma 4); other kinds: as if the head were no wider (Qwen3.5).
   double turning_share = 1;
   std::optional<QueryScaling> query_scaling;
 };
@@ -93,11 +95,14 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool output_bias = false;  // of the attention's output projection
   bool mlp_bias = false;
-  bool qk_norm = false;        // RMS norm of each head's q and k before rotary (Qwen3, Gemma 3)
-  bool v_norm = false;         // and of each head's v, without a weight (Gemma 4)
-  bool post_norms = false;     // RMS norm of what attention and the MLP add to x (Gemma 3)
-  bool norms_add_one = false;  // RMS norms multiply by 1 + weight (Gemma)
-  double embedding_scale = 1;  // rows of words are multiplied by it (Gemma)
+  std::optional<DeltaNet> delta_net;  // of layers without attention (Qwen3.5)
+  std::vector<bool> delta_layers;     // which these are, of all layers; empty: none
+  bool gated_attention = false;       // AttentionHeads::gated
+  bool qk_norm = false;               // RMS norm of each head's q and k before rotary (Qwen3, Gemma 3)
+  bool v_norm = false;                // and of each head's v, without a weight (Gemma 4)
+  bool post_norms = false;            // RMS norm of what attention and the MLP add to x (Gemma 3)
+  bool norms_add_one = false;         // RMS norms multiply by 1 + weight (Gemma)
+  double embedding_scale = 1;         // rows of words are multiplied by it (Gemma)
   bool layers_have_scales =
       false;                     // what a layer gives is multiplied by a number that is not trained (Gemma 4)
   GluGate gate = GluGate::silu;  // of a gated MLP
@@ -115,7 +120,12 @@ struct ModelConfig {
   std::string whole_type;  // model_type of the model that this is the language model of; else empty
   Json raw;                // the file as read (of a language model inside: its own), which export writes back
 
-  AttentionHeads heads() const { return {num_attention_heads, num_key_value_heads, head_dim}; }
+  AttentionHeads heads() const {
+    return {num_attention_heads, num_key_value_heads, head_dim, /*keys_are_values=*/false, gated_attention};
+  }
+  bool has_delta_net(int64_t layer) const {
+    return !delta_layers.empty() && delta_layers[static_cast<size_t>(layer)];
+  }
   bool has_full_heads(int64_t layer) const {
     return full_heads && layer_window[static_cast<size_t>(layer)] == 0;
   }
@@ -131,7 +141,8 @@ struct ModelConfig {
   std::vector<std::pair<const char*, int64_t>> sizes() const;
   // Pairs of query and key that one head of every layer computes, all layers of a kind together, for a
   // document of `tokens`: half of the square where attention is causal, all of it where it is full, less where a window
-  // is; in block-sparse attention the share of the blocks that the layout of a sample of so many tokens has.
+  // is, none in a layer without attention; in block-sparse attention the share of the blocks that the layout
+  // of a sample of so many tokens has.
   AttentionPairs attention_pairs(int64_t tokens, const SparseBlocks& sparse = {}) const;
 };
 

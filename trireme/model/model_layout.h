@@ -15,6 +15,9 @@
 
 namespace trireme {
 
+// Of fresh weights: as of their kind, matrix, norm or bias (initial_unit_values).
+enum class InitialValues { of_kind, ones, decay };
+
 struct ParameterSpec {
   std::string name;            // "model.layers.0.self_attn.q_proj.weight"
   std::vector<int64_t> shape;  // as in the checkpoint
@@ -24,6 +27,7 @@ struct ParameterSpec {
   // In exact arithmetic the gradient is zero, and what is computed is rounding: the bias of k without rotary
   // adds the same to all scores of a query, which softmax does not see.
   bool gradient_vanishes = false;
+  InitialValues initial = InitialValues::of_kind;
   // A number of the model that is not trained: nothing is added to its gradient.
   bool stays = false;
   std::string other_name = {};    // under which a file may hold it instead

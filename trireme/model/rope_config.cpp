@@ -33,6 +33,7 @@ struct KeysBeside {
   const char* theta = "rope_theta";
   double silent_theta = 10000;
   bool original_length = true;  // it wins over the one inside, as in transformers
+  std::optional<double> silent_turning_share = {};
 };
 
 int64_t original_length(const ConfigKeys& keys, const ConfigKeys& rope, const ModelConfig& config,
@@ -73,18 +74,39 @@ void parse_llama3(const ConfigKeys& rope, RopeConfig& result) {
     rope.refuse("high_freq_factor", "expected high_freq_factor > low_freq_factor > 0");
 }
 
+double turning_share(const ConfigKeys& holder, double silent) {
+  if (holder.json().contains(kTurningShare) && holder.json()[kTurningShare].is_null())
+    holder.refuse(kTurningShare, "transformers takes no null here; leave it out");
+  const double share = holder.number(kTurningShare, silent);
+  if (!(share > 0 && share <= 1)) holder.refuse(kTurningShare, "expected more than 0, at most 1");
+  return share;
+}
+
 RopeConfig parse_rope(const ConfigKeys& keys, const ConfigKeys& rope, const ModelConfig& config,
                       const KeysBeside& beside) {
   for (const auto& [name, value] : rope.json().items())
     if (value.is_object())
       rope.refuse(name, "rotary parameters that differ from layer to layer are not supported here");
-  rope.refuse_unless_absent({"mrope_section", "mrope_interleaved", "short_factor", "long_factor"},
-                            "this rotary embedding is not supported");
+  // Which of a token's three positions a pair is turned by: without images they are equal.
+  if (!beside.silent_turning_share)
+    rope.refuse_unless_absent({"mrope_section", "mrope_interleaved"},
+                              "this rotary embedding is not supported");
+  rope.refuse_unless_absent({"short_factor", "long_factor"}, "this rotary embedding is not supported");
   const char* const kExpected = "expected more than 1";
   RopeConfig result;
   result.kind = parse_kind(rope);
-  if (result.kind != RopeKind::proportional && rope.number(kTurningShare, 1) != 1)
+  if (beside.silent_turning_share && result.kind == RopeKind::proportional)
+    rope.refuse("rope_type", "proportional is not built for this family");
+  if (beside.silent_turning_share) {
+    const ConfigKeys& holder = rope.has(kTurningShare) ? rope : keys;
+    result.turning_share = turning_share(holder, *beside.silent_turning_share);
+    const auto width = static_cast<int64_t>(result.turning_share * static_cast<double>(config.head_dim));
+    if (width < 2 || width % 2 != 0)
+      holder.refuse(kTurningShare, cat("of heads ", config.head_dim, " wide it turns ", width,
+                                       " values; expected an even number, 2 or more"));
+  } else if (result.kind != RopeKind::proportional && rope.number(kTurningShare, 1) != 1) {
     rope.refuse(kTurningShare, "rotating a part of each head is supported as rope_type proportional alone");
+  }
   result.theta =
       rope.has("rope_theta") ? rope.number("rope_theta", 0) : keys.number(beside.theta, beside.silent_theta);
   if (!(result.theta > 1))
@@ -106,6 +128,9 @@ RopeConfig parse_rope(const ConfigKeys& keys, const ConfigKeys& rope, const Mode
                     "dynamic NTK starts from max_position_embeddings and ignores this key; remove it, and "
                     "set max_position_embeddings to the length of pretraining");
       if (config.head_dim == 2) keys.refuse("head_dim", "dynamic NTK needs at least 4");
+      if (result.turning_share * static_cast<double>(config.head_dim) < 4)
+        rope.refuse(kTurningShare, cat("of heads ", config.head_dim,
+                                       " wide it turns fewer than the 4 values that dynamic NTK needs"));
       break;
     case RopeKind::yarn:
       result.original_max_position_embeddings = original_length(keys, rope, config, beside);
@@ -118,9 +143,7 @@ RopeConfig parse_rope(const ConfigKeys& keys, const ConfigKeys& rope, const Mode
     case RopeKind::proportional:
       result.original_max_position_embeddings = original_length(keys, rope, config, beside);
       if (rope.has("factor")) result.factor = scaling_factor(rope);
-      result.turning_share = rope.number(kTurningShare, 1);
-      if (!(result.turning_share > 0 && result.turning_share <= 1))
-        rope.refuse(kTurningShare, "expected more than 0, at most 1");
+      result.turning_share = turning_share(rope, 1);
       break;
   }
   return result;
@@ -180,7 +203,9 @@ RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config, 
   const char* const key = rope_key(keys.json());
   const ConfigKeys rope(is_filled(keys.json(), key) ? keys.json()[key] : empty_object(), keys.origin(),
                         cat(key, "."));
-  RopeConfig result = parse_rope(keys, rope, config, {.silent_theta = family.silent_theta});
+  RopeConfig result =
+      parse_rope(keys, rope, config,
+                 {.silent_theta = family.silent_theta, .silent_turning_share = family.silent_turning_share});
   if (family.scales_queries) {
     result.query_scaling = parse_query_scaling(rope);
     const int64_t original = result.query_scaling->original_positions;

@@ -23,6 +23,8 @@ std::vector<std::string> rope_keys();
 struct RopeOfFamily {
   double silent_theta = 10000;  // where the file says none
   bool scales_queries = false;  // it must say how
+  // Of each head's values, of a family that may turn a part of them: where the file is silent.
+  std::optional<double> silent_turning_share = {};
 };
 RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config, const RopeOfFamily& family);
 
@@ -31,6 +33,7 @@ RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config, 
 // `rope_local_base_freq` of those that slide.
 inline constexpr const char* kFullAttention = "full_attention";
 inline constexpr const char* kSlidingAttention = "sliding_attention";
+inline constexpr const char* kLinearAttention = "linear_attention";
 struct LayerRopes {
   RopeConfig full, sliding;
 };

@@ -90,9 +90,13 @@ Json own_rope(const ModelConfig& config) {
 // KIND:FACTOR of the kind that the model has changes its factor and leaves its other numbers.
 Json scaling_of(const std::string& text, const ModelConfig& before) {
   Json rope = parse_scaling(text);
-  if (kind_of(rope, text) != before.rope.kind) return rope;
   const Json own = own_rope(before);
-  if (own.contains(kTurningShare) && !rope.contains(kTurningShare)) rope[kTurningShare] = own[kTurningShare];
+  const bool same_kind = kind_of(rope, text) == before.rope.kind;
+  // A share of pairs is of the proportional kind alone, one of values is of the model with any kind.
+  const bool keeps_share = same_kind || before.rope.kind != RopeKind::proportional;
+  if (keeps_share && own.contains(kTurningShare) && !rope.contains(kTurningShare))
+    rope[kTurningShare] = own[kTurningShare];
+  if (!same_kind) return rope;
   if (text.starts_with('{')) return rope;
   for (const char* key : {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor",
                           "truncate", "low_freq_factor", "high_freq_factor", kTurningShare})
@@ -151,8 +155,13 @@ void check_layers_to_override(const ModelConfig& config) {
 
 // Another kind, or another share, would be another model.
 void check_turning_share(const ModelConfig& config, RopeKind kind, const Json& rope) {
-  if (config.rope.kind != RopeKind::proportional) return;
   const double share = config.rope.turning_share;
+  if (config.rope.kind != RopeKind::proportional) {
+    if (rope.value(kTurningShare, Json(share)) == share) return;
+    throw ConfigError(cat("--rope_scaling: this model turns ", number_text(share),
+                          " of the values of each head, and ", kTurningShare, " ",
+                          quotation(rope[kTurningShare]), " would be another model; leave it out"));
+  }
   if (kind == config.rope.kind && rope.value(kTurningShare, Json(1)) == share) return;
   throw ConfigError(
       cat("--rope_scaling: this model turns ", number_text(share), " of the pairs of each head, and ",

@@ -122,10 +122,15 @@ at::Tensor query_scale(const QueryScaling& scaling, const at::Tensor& positions)
 
 }  // namespace
 
+int64_t turning_width(const RopeConfig& rope, int64_t head_dim) {
+  if (rope.kind == RopeKind::proportional) return head_dim;  // the others stand still
+  return static_cast<int64_t>(rope.turning_share * static_cast<double>(head_dim));
+}
+
 RotaryFrequencies rotary_frequencies(const ModelConfig& config, const RopeConfig& rope, int64_t head_dim,
                                      int64_t sequence_tokens) {
   const at::NoGradGuard no_grad;
-  RotaryFrequencies result{inverse_frequencies(config, rope, head_dim, sequence_tokens)};
+  RotaryFrequencies result{inverse_frequencies(config, rope, turning_width(rope, head_dim), sequence_tokens)};
   if (rope.kind == RopeKind::yarn) result.attention_scaling = yarn_attention_scaling(rope);
   return result;
 }

@@ -1,6 +1,6 @@
 // Rotary position embeddings (arXiv 2104.09864) and their scalings: linear, dynamic NTK, YaRN (arXiv
-// 2309.00071), llama3 and Gemma 4's of some of a head's pairs, equal to Hugging Face's tables for the same config.
-// Dynamic NTK looks at the whole sequence, not the shard.
+// 2309.00071), llama3, Gemma 4's of some of a head's pairs and Qwen3.5's of some of its values, equal to
+// Hugging Face's tables for the same config. Dynamic NTK looks at the whole sequence, not the shard.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -9,8 +9,11 @@
 
 namespace trireme {
 
+// Values of a head that turn, the first ones: all D but where RopeConfig::turning_share says less.
+int64_t turning_width(const RopeConfig& rope, int64_t head_dim);
+
 struct RotaryFrequencies {
-  at::Tensor inverse;            // [D / 2] fp32
+  at::Tensor inverse;            // [turning_width / 2] fp32
   double attention_scaling = 1;  // multiplies cos and sin (YaRN)
 };
 // `rope`: of the config, for layers whose heads are `head_dim` wide.
@@ -20,8 +23,8 @@ RotaryFrequencies rotary_frequencies(const ModelConfig& config, const RopeConfig
 // cos and sin of positions [count] int64 of a sequence of `sequence_tokens`, fp32 on their device, halves not
 // repeated. Undefined for a model that does not rotate.
 struct RotaryTable {
-  at::Tensor cos;  // [count, D / 2]
-  at::Tensor sin;  // [count, D / 2]
+  at::Tensor cos;  // [count, turning_width / 2]
+  at::Tensor sin;  // [count, turning_width / 2]
   // [count]: of queries, after their rotation (QueryScaling); undefined: all 1.
   at::Tensor query_scale = {};
 };

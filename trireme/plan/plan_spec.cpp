@@ -78,17 +78,22 @@ class Spec {
                          request_.document_tokens > 0
                              ? cat(", packed of documents of ", format_count(request_.document_tokens))
                              : ""));
-    text +=
-        spec_row("model", cat(cell(request_.model_name), ", ",
-                              elements < 1'000'000'000
-                                  ? format_count(elements)
-                                  : cat(format_fixed(static_cast<double>(elements) / 1e9, 2), " billion"),
-                              " parameters: ", model.layers, " layers, ", model.hidden, " wide, ",
-                              model.heads, " query and ", model.kv_heads, " key/value heads",
-                              model.full_heads ? cat(" (with full attention ", model.full_heads->key_value,
-                                                     ", ", model.full_heads->width, " wide)")
-                                               : "",
-                              "; trained on ", format_count(facts_.trained_positions), " positions"));
+    text += spec_row(
+        "model",
+        cat(cell(request_.model_name), ", ",
+            elements < 1'000'000'000 ? format_count(elements)
+                                     : cat(format_fixed(static_cast<double>(elements) / 1e9, 2), " billion"),
+            " parameters: ", model.layers, " layers, ", model.hidden, " wide, ", model.heads, " query and ",
+            model.kv_heads, " key/value heads",
+            model.full_heads ? cat(" (with full attention ", model.full_heads->key_value, ", ",
+                                   model.full_heads->width, " wide)")
+                             : "",
+            model.delta_net
+                ? cat("; ", std::ranges::count(model.delta_layers, true),
+                      " of the layers have a DeltaNet of ", model.delta_net->heads.key, " key and ",
+                      model.delta_net->heads.value, " value heads in place of attention")
+                : "",
+            "; trained on ", format_count(facts_.trained_positions), " positions"));
     text += spec_row("hardware",
                      cat(c_.ranks(), " x ", cell(hardware_.name),
                          hardware_.description.empty() ? "" : cat(" (", cell(hardware_.description), ")"),

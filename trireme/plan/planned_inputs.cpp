@@ -2,6 +2,7 @@
 
 #include <tuple>
 
+#include "trireme/attention/delta_heads.h"
 #include "trireme/attention/head_shares.h"
 #include "trireme/forecast/device_kernels.h"
 #include "trireme/forecast/sequence_ranks.h"
@@ -70,12 +71,16 @@ int fullest_sequence_rank(const ModelSizes& model, const Configuration& configur
                                                          configuration.ulysses)
                                            : heads;
   int fullest = 0;
+  // Most layers of a model with DeltaNets have one, of whose heads the last ranks have more.
+  const int ranks = configuration.ulysses * configuration.ring;
   const auto size = [&](int rank) {
-    const auto at_rank = static_cast<size_t>(rank);
-    return std::tuple(heads.query[at_rank].size(), heads.key_value[at_rank].size(),
+    const auto at_rank = static_cast<size_t>(rank % configuration.ulysses);
+    const DeltaHeads delta = model.delta_net ? model.delta_net->heads : DeltaHeads{};
+    return std::tuple(model.delta_net ? delta_share(delta, rank, ranks).columns(delta) : 0,
+                      heads.query[at_rank].size(), heads.key_value[at_rank].size(),
                       full.key_value[at_rank].size());
   };
-  for (int rank = 1; rank < configuration.ulysses; ++rank)
+  for (int rank = 1; rank < ranks; ++rank)
     if (size(rank) > size(fullest)) fullest = rank;
   return fullest;
 }

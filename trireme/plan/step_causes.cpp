@@ -19,6 +19,8 @@ std::string cause_of(TrafficKind kind) {
   switch (kind) {
     case TrafficKind::ulysses:
       return "exchanges of Ulysses";
+    case TrafficKind::columns:
+      return "exchanges of DeltaNets";
     case TrafficKind::ring:
       return "exchanges of the ring";
     case TrafficKind::gathered_parameters:

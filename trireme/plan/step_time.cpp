@@ -24,12 +24,16 @@ class Links {
       : inputs_(step.inputs),
         hardware_(hardware),
         machine_(hardware.devices_per_machine),
-        ulysses_on_a_machine_(fewest_on_a_machine(inputs_.ranks, inputs_.ulysses, machine_)) {}
+        ulysses_{inputs_.ulysses, fewest_on_a_machine(inputs_.ranks, inputs_.ulysses, machine_)},
+        sample_{inputs_.ulysses * inputs_.ring,
+                fewest_on_a_machine(inputs_.ranks, inputs_.ulysses * inputs_.ring, machine_)} {}
 
   bool crosses_machines(TrafficKind kind) const {
     switch (kind) {
       case TrafficKind::ulysses:
-        return ulysses_on_a_machine_ < inputs_.ulysses;
+        return ulysses_.crosses();
+      case TrafficKind::columns:
+        return sample_.crosses();
       case TrafficKind::ring:
         return trireme::crosses_machines(inputs_.ranks, inputs_.ulysses * inputs_.ring, machine_);
       case TrafficKind::gathered_parameters:
@@ -48,7 +52,9 @@ class Links {
   double seconds(const TrafficItem& item) const {
     switch (item.kind) {
       case TrafficKind::ulysses:
-        return all_to_all(item);
+        return all_to_all(item, ulysses_);
+      case TrafficKind::columns:
+        return all_to_all(item, sample_);
       case TrafficKind::ring:
       case TrafficKind::gathered_parameters:
       case TrafficKind::summed_gradients:
@@ -68,6 +74,10 @@ class Links {
   }
 
  private:
+  struct Peers {
+    int ranks, on_a_machine;  // of the rank with the fewest on its own
+    bool crosses() const { return on_a_machine < ranks; }
+  };
   const LinkSpeed& checked(const LinkSpeed& link, const char* what) const {
     if (link.bytes_per_second > 0) return link;
     throw ConfigError(cat("the hardware profile ", hardware_.name, " has no rate ", what,
@@ -82,11 +92,10 @@ class Links {
   }
   // To ranks of the machine and to others at the same time, each over its own links; of the rank with most of
   // its group on other machines.
-  double all_to_all(const TrafficItem& item) const {
-    const int ranks = inputs_.ulysses;
-    if (!crosses_machines(item.kind)) return over(item, /*crosses=*/false);
+  double all_to_all(const TrafficItem& item, const Peers& group) const {
+    if (!group.crosses()) return over(item, /*crosses=*/false);
     const double outside =
-        static_cast<double>(ranks - ulysses_on_a_machine_) / static_cast<double>(ranks - 1);
+        static_cast<double>(group.ranks - group.on_a_machine) / static_cast<double>(group.ranks - 1);
     const LinkSpeed& network = link(/*crosses=*/true);
     const double within =
         outside < 1 ? link(/*crosses=*/false).seconds(item.calls, item.bytes * (1 - outside)) : 0;
@@ -102,7 +111,7 @@ class Links {
   const ForecastInputs& inputs_;
   const HardwareProfile& hardware_;
   const int machine_;
-  const int ulysses_on_a_machine_;
+  const Peers ulysses_, sample_;
 };
 
 double seconds_of(const std::vector<WorkItem>& items, const PlannedStep& step,
@@ -145,6 +154,8 @@ struct Overlap {
         return inputs.head_chunks == 1
                    ? seconds
                    : std::max(seconds / inputs.head_chunks, beyond(seconds, attention_seconds));
+      case TrafficKind::columns:
+        return seconds;
       case TrafficKind::ring:
         return inputs.gathers_keys ? seconds : beyond(seconds, attention_seconds);
       case TrafficKind::offloaded_activations:

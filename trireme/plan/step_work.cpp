@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "trireme/attention/delta_heads.h"
 #include "trireme/attention/exchange_bytes.h"
 #include "trireme/forecast/layer_kinds.h"
 #include "trireme/forecast/memory_timeline.h"
 #include "trireme/forecast/store_bytes.h"
+#include "trireme/kernels/delta_rule_bytes.h"
 #include "trireme/kernels/token_tiles.h"
 
 namespace trireme {
@@ -30,21 +32,29 @@ struct LayerProducts {
     const int64_t halves = model.tiles == TileFormula::encoder ? 1 : 2;
     qkv = {model.hidden, heads.projected_width()};
     out = {heads.query_width(), model.hidden};
+    if (model.delta_net) {
+      const DeltaHeads& delta = model.delta_net->heads;
+      qkv.n = delta.columns() + delta.output_columns();
+      out.k = delta.output_columns();
+      filter_elements = static_cast<double>(delta.convolved_columns() * model.delta_net->taps);
+    }
     router = {model.hidden, model.experts};
     const auto mlps = static_cast<double>(model.mlps_per_token());
     const double rows_share = 1 / model.tokens_per_expert_row();
     gate_up = {model.hidden, halves * model.intermediate, mlps, rows_share};
     down = {model.intermediate, model.hidden, mlps, rows_share};
     if (!model.adapted()) return;
-    qkv.adapted = heads.keys_are_values ? 2 : 3, out.adapted = 1;
+    qkv.adapted = model.delta_net ? 4 : heads.keys_are_values ? 2 : 3, out.adapted = 1;
     if (model.experts == 0) gate_up.adapted = 2, down.adapted = 1;
     int64_t of_all = 0;
     for (const Sides& sides : {qkv, out, gate_up, down})
       if (sides.adapted > 0) of_all += model.adapter_rank * (sides.adapted * sides.k + sides.n);
     adapted_share = static_cast<double>(model.adapter_elements.front()) / static_cast<double>(of_all);
   }
+  double filter_elements = 0;  // of a DeltaNet's convolution
   double elements() const {
-    return qkv.elements() + out.elements() + router.elements() + gate_up.elements() + down.elements();
+    return filter_elements + qkv.elements() + out.elements() + router.elements() + gate_up.elements() +
+           down.elements();
   }
 };
 
@@ -57,6 +67,8 @@ LayerProducts::Sides head_dense(const ModelSizes& model) {
 struct KindWork {
   LayerProducts products;
   AttentionHeads heads;
+  std::optional<DeltaNet> delta_net;  // in place of attention
+  int64_t rank_value_heads = 0;       // of it
   int64_t rank_heads;
   int64_t unit_elements;  // of a layer
   double pairs;           // of one head of a layer
@@ -66,9 +78,18 @@ struct KindWork {
   KindWork(const ForecastInputs& inputs, double pairs_of_layers)
       : products(inputs.model),
         heads(inputs.model.common_heads()),
+        delta_net(inputs.model.delta_net),
         rank_heads(inputs.rank_heads),
         unit_elements(inputs.model.unit_elements[1]),
         pairs(pairs_of_layers / static_cast<double>(inputs.model.layers)) {
+    if (delta_net) {
+      const int ranks = inputs.ulysses * inputs.ring;
+      rank_value_heads = delta_share(delta_net->heads, inputs.sp_rank, ranks).value.size();
+      if (ranks > 1)
+        ulysses = column_exchange_bytes(delta_net->heads, {inputs.tokens, inputs.ulysses, inputs.ring},
+                                        inputs.batch, inputs.storage_bytes, inputs.sp_rank);
+      return;
+    }
     const HeadShares shares = share_heads(heads.query, heads.key_value, inputs.ulysses);
     const SampleLayout layout{inputs.tokens, inputs.ulysses, inputs.ring};
     const ExchangeExtents extents{inputs.batch, heads.width, inputs.storage_bytes, kFloat_bytes,
@@ -93,12 +114,10 @@ class Counter {
     LayerKinds kinds = layer_kinds(in_);
     kind_of_layer_ = std::move(kinds.of_layer);
     const AttentionPairs& pairs = step.attention_pairs;
-    if (kinds.inputs.size() == 1) {
-      kinds_.emplace_back(kinds.inputs[0], pairs.common + pairs.full);  // one of them is 0
-    } else {
-      kinds_.emplace_back(kinds.inputs[0], pairs.common);
-      kinds_.emplace_back(kinds.inputs[1], pairs.full);
-    }
+    for (size_t kind = 0; kind < kinds.inputs.size(); ++kind)
+      kinds_.emplace_back(kinds.inputs[kind], kinds.kinds[kind] == LayerKind::common       ? pairs.common
+                                              : kinds.kinds[kind] == LayerKind::full_heads ? pairs.full
+                                                                                           : 0);
   }
 
   StepWork run() {
@@ -121,12 +140,25 @@ class Counter {
  private:
   double m() const { return static_cast<double>(model_.hidden); }
   // Values of a token.
-  double query_width() const { return static_cast<double>(kind_->heads.query_width()); }
+  bool delta_net() const { return kind_->delta_net.has_value(); }
+  double query_width() const {  // of o
+    return static_cast<double>(delta_net() ? kind_->delta_net->heads.output_columns()
+                                           : kind_->heads.query_width());
+  }
   double key_width() const { return static_cast<double>(kind_->heads.key_value_width()); }
-  double turned_width() const { return query_width() + key_width(); }
-  double qkv_width() const { return query_width() + 2 * key_width(); }
+  double turned_width() const {
+    return model_.rotary_tables > 0 && !delta_net() ? query_width() + key_width() : 0;
+  }
+  double qkv_width() const {
+    return delta_net() ? static_cast<double>(kind_->delta_net->heads.columns())
+                       : query_width() + 2 * key_width();
+  }
+  double gate_width() const {
+    return delta_net() ? query_width() : static_cast<double>(kind_->heads.gate_width());
+  }
   double normed_width() const {  // of heads
-    return (model_.qk_norm ? turned_width() : 0) + (model_.v_norm ? key_width() : 0);
+    if (delta_net()) return 0;
+    return (model_.qk_norm ? query_width() + key_width() : 0) + (model_.v_norm ? key_width() : 0);
   }
   // Of its rows for experts, which are hidden wide.
   double rows_width() const { return static_cast<double>(model_.mlps_per_token() * model_.hidden); }
@@ -199,7 +231,19 @@ class Counter {
     return rows * 2 * products / (2 * products - 1);
   }
 
+  // The rule's products are of 64 tokens, all in fp32; each value of a head is read and written by some dozen
+  // operations beside them. An estimate: no profile measures it.
+  void mix_columns(double passes) {
+    const DeltaHeads& heads = kind_->delta_net->heads;
+    const auto head_tokens = static_cast<double>(in_.batch * in_.tokens * kind_->rank_value_heads);
+    add(WorkKind::matmul, kDeltaChunk_tokens, kDeltaChunk_tokens,
+        passes * head_tokens * delta_rule_forward_flops(heads.key_width, heads.value_width));
+    add(WorkKind::copy, tile_rows_ * query_width(), 0,
+        passes * 12 * head_tokens * static_cast<double>(heads.key_width + heads.value_width));
+  }
+
   void attend(WorkKind kind, double flops_a_pair_and_value) {
+    if (delta_net()) return mix_columns(kind == WorkKind::attention_forward ? 1 : 4);
     const double document =
         step_.document_tokens > 0 ? step_.document_tokens : static_cast<double>(in_.tokens);
     const double pairs =
@@ -211,32 +255,41 @@ class Counter {
   void project() {
     token_wise(WorkKind::norm, m());
     product(kind_->products.qkv);
-    if (model_.rotary_tables > 0) token_wise(WorkKind::rotation, turned_width());
+    if (turned_width() > 0) token_wise(WorkKind::rotation, turned_width());
     scale_queries();
     if (normed_width() > 0) token_wise(WorkKind::norm, normed_width());
+    part_gates();
     if (!chunked()) send_qkv();
   }
   void scale_queries() {
-    if (model_.scales_queries(in_.tokens)) token_wise(WorkKind::copy, query_width());
+    if (model_.scales_queries(in_.tokens) && !delta_net()) token_wise(WorkKind::copy, query_width());
   }
+  // Of heads; a DeltaNet's with the ranks of a ring too.
+  bool exchanges() const { return (delta_net() ? in_.ulysses * in_.ring : in_.ulysses) > 1; }
   // With head chunks attention itself sends q, k and v, in backward again: they are kept by tokens.
-  bool chunked() const { return in_.head_chunks > 1; }
+  bool chunked() const { return in_.head_chunks > 1 && !delta_net(); }
+  TrafficKind exchange() const { return delta_net() ? TrafficKind::columns : TrafficKind::ulysses; }
+  double messages() const { return chunked() ? in_.head_chunks : 1; }
+  // What one product gives, into what is mixed and what gates it; or the way back.
+  void part_gates() {
+    if (gate_width() > 0) token_wise(WorkKind::copy, qkv_width() + gate_width());
+  }
   void send_qkv() {
-    send(TrafficKind::ulysses, in_.head_chunks, static_cast<double>(kind_->ulysses.qkv_to_heads));
-    if (in_.ulysses > 1) token_wise(WorkKind::copy, qkv_width());
+    send(exchange(), messages(), static_cast<double>(kind_->ulysses.qkv_to_heads));
+    if (exchanges()) token_wise(WorkKind::copy, qkv_width());
   }
   void attention_forward() {
     if (chunked()) send_qkv();
     attend(WorkKind::attention_forward, 4);
     add_up_rounds(query_width(), 5 * kFloat_bytes);  // o of the sum is read twice and written twice
     send(TrafficKind::ring, ring_calls(), static_cast<double>(kind_->ring.forward));
-    send(TrafficKind::ulysses, in_.head_chunks, static_cast<double>(kind_->ulysses.o_to_seq));
-    if (in_.ulysses > 1) token_wise(WorkKind::copy, query_width());
+    send(exchange(), messages(), static_cast<double>(kind_->ulysses.o_to_seq));
+    if (exchanges()) token_wise(WorkKind::copy, query_width());
   }
   // attention/ring_attention.cpp: each round's results are added to fp32 sums, after a GPU's 16 bits are
   // widened. In copies of a value, which read and write one.
   void add_up_rounds(double width, double bytes) {
-    if (in_.ring == 1 || in_.gathers_keys) return;
+    if (in_.ring == 1 || in_.gathers_keys || delta_net()) return;
     const double widened = in_.fused_on_gpu && in_.storage_bytes == 2 ? 2 + kFloat_bytes : 0;
     const double values = rows_ * width, of_copy = 2 * static_cast<double>(in_.tile_bytes);
     add(WorkKind::copy, values, 0, ring_calls() * values * (widened + bytes) / of_copy);
@@ -244,6 +297,8 @@ class Counter {
   double ring_calls() const { return static_cast<double>(in_.gathers_keys ? 1 : in_.ring - 1); }
 
   void residual_after_attention() {
+    if (gate_width() > 0) token_wise(WorkKind::activation, gate_width());
+    if (delta_net()) token_wise(WorkKind::norm, query_width());
     product(kind_->products.out);
     token_wise(WorkKind::copy, m());  // what the product is added to
     post_norm();
@@ -356,20 +411,24 @@ class Counter {
     product_backward(kind_->products.out);
     if (chunked()) send_qkv();
     // do, and o where it is not there by heads
-    const int sent = chunked() || (slots[kO] && !slots[kOHeads]) ? 2 : 1;
-    send(TrafficKind::ulysses, in_.head_chunks, static_cast<double>(sent * kind_->ulysses.do_to_heads));
+    const int sent = !delta_net() && (chunked() || (slots[kO] && !slots[kOHeads])) ? 2 : 1;
+    if (gate_width() > 0) token_wise(WorkKind::activation_backward, gate_width());
+    if (delta_net()) token_wise(WorkKind::norm_backward, query_width());
+    send(exchange(), messages(), static_cast<double>(sent * kind_->ulysses.do_to_heads));
     attend(WorkKind::attention_backward, 10);
     add_up_rounds(qkv_width(), 3 * kFloat_bytes);
     send(TrafficKind::ring, 2 * ring_calls(), static_cast<double>(kind_->ring.backward));
-    send(TrafficKind::ulysses, in_.head_chunks, static_cast<double>(kind_->ulysses.dqkv_to_seq));
+    send(exchange(), messages(), static_cast<double>(kind_->ulysses.dqkv_to_seq));
     token_wise(WorkKind::copy, qkv_width());  // dq, dk and dv are joined
-    if (in_.ulysses > 1)                      // packed and, key by key, added up
+    if (exchanges())                          // packed and, key by key, added up
       token_wise(WorkKind::copy, static_cast<double>(sent) * query_width() + 2 * qkv_width());
     token_wise(WorkKind::norm, m());
-    if (model_.rotary_tables > 0) token_wise(WorkKind::rotation, turned_width());
+    if (turned_width() > 0) token_wise(WorkKind::rotation, turned_width());
     scale_queries();
+    part_gates();
     if (normed_width() > 0) {  // what is normed is made again
-      product({model_.hidden, model_.v_norm ? kind_->products.qkv.n : static_cast<int64_t>(turned_width())});
+      const double turned = query_width() + key_width() + gate_width();
+      product({model_.hidden, model_.v_norm ? kind_->products.qkv.n : static_cast<int64_t>(turned)});
       token_wise(WorkKind::norm_backward, normed_width());
     }
     product_backward(kind_->products.qkv);
@@ -495,7 +554,10 @@ double PlannedStep::model_flops() const {
       model.adapted() ? 4 * matmul_parameters(model) + 6 * static_cast<double>(sum_of(model.adapter_elements))
                       : 6 * matmul_parameters(model);
   const AttentionHeads common = model.common_heads();
-  return a_token * tokens() + samples * attention_pairs.flops(common, model.full_heads.value_or(common));
+  const auto delta_layers = static_cast<double>(std::ranges::count(model.delta_layers, true));
+  const double of_states = model.delta_net ? delta_layers * model.delta_net->flops_per_token() : 0;
+  return (a_token + of_states) * tokens() +
+         samples * attention_pairs.flops(common, model.full_heads.value_or(common));
 }
 
 StepWork step_work(const PlannedStep& step) {

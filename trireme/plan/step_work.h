@@ -27,6 +27,7 @@ struct WorkItem {
 // What travels, by what waits for it.
 enum class TrafficKind : uint8_t {
   ulysses,                // attention's all-to-alls
+  columns,                // a DeltaNet's all-to-alls, between all ranks that share a sample
   ring,                   // keys and values, and their gradients, between ring ranks
   gathered_parameters,    // ZeRO 3: fetched one unit ahead
   summed_gradients,       // reduce-scatter, or all-reduce with ZeRO 0
@@ -39,6 +40,7 @@ enum class TrafficKind : uint8_t {
 constexpr auto enum_names(TrafficKind) {
   using enum TrafficKind;
   return std::to_array<EnumName<TrafficKind>>({{ulysses, "ulysses"},
+                                               {columns, "columns"},
                                                {ring, "ring"},
                                                {gathered_parameters, "gathered_parameters"},
                                                {summed_gradients, "summed_gradients"},

@@ -241,7 +241,7 @@ class EncoderLayer final : public Layer {
   explicit EncoderLayer(const ModelConfig& config) : eps_(config.norm_eps) {}
 
   void before_attention_forward(const LayerTensors& layer, const at::Tensor& x_TM, int64_t,
-                                const at::Tensor& qkv_TND) const override {
+                                const at::Tensor& qkv_TND, const at::Tensor& /*gate_TA*/) const override {
     const UnitWeights& w = layer.weights;
     const auto dtype = w[kQkv].scalar_type();
     const bool in_place = qkv_TND.scalar_type() == dtype;
@@ -253,7 +253,8 @@ class EncoderLayer final : public Layer {
   }
 
   void before_attention_backward(const LayerTensors& layer, UnitGradients& gradients, const at::Tensor& x_TM,
-                                 int64_t, const at::Tensor& dqkv_TND, at::Tensor dx_TM) const override {
+                                 int64_t, const at::Tensor& dqkv_TND, const at::Tensor& /*dgate_TA*/,
+                                 at::Tensor dx_TM) const override {
     const UnitWeights& w = layer.weights;
     const auto dtype = w[kQkv].scalar_type();
     const at::Tensor dqkv = dqkv_TND.to(dtype).flatten(1);
@@ -265,7 +266,8 @@ class EncoderLayer final : public Layer {
   }
 
   void after_attention_forward(const LayerTensors& layer, const at::Tensor& x_TM, const at::Tensor& o_TA,
-                               const at::Tensor& y_TM, KeptAfterAttention* kept) const override {
+                               const at::Tensor& /*gate_TA*/, const at::Tensor& y_TM,
+                               KeptAfterAttention* kept) const override {
     const UnitWeights& w = layer.weights;
     const auto dtype = w[kQkv].scalar_type();
     at::Tensor x1 = residual_after_attention(w, x_TM, o_TA.to(dtype));
@@ -283,8 +285,9 @@ class EncoderLayer final : public Layer {
   }
 
   void after_attention_backward(const LayerTensors& layer, UnitGradients& gradients, const at::Tensor& x_TM,
-                                const at::Tensor& o_TA, const at::Tensor& dy_TM, KeptAfterAttention* kept,
-                                const at::Tensor& dx_TM, at::Tensor do_TA) const override {
+                                const at::Tensor& o_TA, const at::Tensor& /*gate_TA*/,
+                                const at::Tensor& dy_TM, KeptAfterAttention* kept, const at::Tensor& dx_TM,
+                                at::Tensor do_TA) const override {
     const UnitWeights& w = layer.weights;
     const auto dtype = w[kQkv].scalar_type();
     const at::Tensor o = o_TA.to(dtype);

@@ -1,7 +1,8 @@
 // A decoder's layer and head: RMS norms before each part, rotary positions, an MLP (decoder_mlp.h).
 //
 //   before attention   x_TM -> norm -> q|k|v projection -> (q/k norm) -> rotary -> (q x scale) -> qkv_TND
-//   after attention    o -> out projection = a -> (norm) + x = x1 -> norm -> MLP + x1 = y_TM
+//                      or -> the projections of a DeltaNet (delta_net_mixing.h)
+//   after attention    o -> (gate, output_gate.h) -> out projection = a -> (norm) + x = x1 -> norm -> MLP + x1 = y_TM
 //   head               x_TM -> norm -> matrix -> logits_TV
 //
 // Kept after attention: x1, and what the MLP keeps. Backward runs the out projection once more (or takes x1).
@@ -19,6 +20,8 @@
 #include "trireme/model/families/decoder_mlp.h"
 #include "trireme/model/families/decoder_norm.h"
 #include "trireme/model/families/decoder_units.h"
+#include "trireme/model/families/delta_net_mixing.h"
+#include "trireme/model/families/output_gate.h"
 
 namespace trireme::decoder {
 namespace {
@@ -39,13 +42,24 @@ class DecoderLayer final : public Layer {
   }
 
   void before_attention_forward(const LayerTensors& layer, const at::Tensor& x_TM, int64_t first_row,
-                                const at::Tensor& qkv_TND) const override {
+                                const at::Tensor& qkv_TND, const at::Tensor& gate_TA) const override {
     const UnitWeights& w = layer.weights;
     const auto dtype = w[kQkv].scalar_type();
     const at::Tensor normed = norm(config_, x_TM, w[kAttentionNorm], dtype);
+    if (layer.delta_net != nullptr) {
+      const at::Tensor columns = adapted_linear(normed, w, kQkv, kQkvBias);
+      qkv_TND.copy_(columns.narrow(1, 0, qkv_TND.size(2)).unsqueeze(1));
+      gate_TA.copy_(columns.narrow(1, qkv_TND.size(2), gate_TA.size(1)));
+      return;
+    }
     const at::Tensor projected = projection(layer.heads, qkv_TND, dtype);
     at::Tensor flat = projected.view({projected.size(0), -1});
-    adapted_linear_into(flat, normed, w, kQkv, kQkvBias);
+    if (layer.heads.gated)
+      part_gates(layer.heads,
+                 adapted_linear(normed, w, kQkv, kQkvBias).view({x_TM.size(0), -1, layer.heads.width}),
+                 projected, gate_TA);
+    else
+      adapted_linear_into(flat, normed, w, kQkv, kQkvBias);
     const RotaryHeads rotary = rotary_heads(layer, first_row);
     if (config_.v_norm) {
       // Before keys that are values turn.
@@ -59,17 +73,24 @@ class DecoderLayer final : public Layer {
   }
 
   void before_attention_backward(const LayerTensors& layer, UnitGradients& gradients, const at::Tensor& x_TM,
-                                 int64_t first_row, const at::Tensor& dqkv_TND,
+                                 int64_t first_row, const at::Tensor& dqkv_TND, const at::Tensor& dgate_TA,
                                  at::Tensor dx_TM) const override {
     const UnitWeights& w = layer.weights;
     const auto dtype = w[kQkv].scalar_type();
-    const RotaryHeads rotary = rotary_heads(layer, first_row);
     const at::Tensor normed = norm(config_, x_TM, w[kAttentionNorm], dtype);
+    if (layer.delta_net != nullptr) {
+      at::Tensor dcolumns = at::cat({dqkv_TND.squeeze(1), dgate_TA}, 1);
+      dcolumns = dcolumns.to(dtype);
+      return projection_backward(w, gradients, x_TM, normed, dcolumns, dx_TM);
+    }
+    const RotaryHeads rotary = rotary_heads(layer, first_row);
     at::Tensor before;
     if (w[kQueryNorm].defined()) {
       const int64_t width = layer.heads.width;
-      const int64_t rows = config_.v_norm ? w[kQkv].size(0) : rotary.rotated_heads * width;
+      const int64_t rows =
+          config_.v_norm ? w[kQkv].size(0) : rotary.rotated_heads * width + layer.heads.gate_width();
       before = adapted_linear_of_rows(normed, w, kQkv, kQkvBias, rows).view({x_TM.size(0), -1, width});
+      if (layer.heads.gated) before = without_gates(layer.heads, before);
     }
     const at::Tensor projected = projection(layer.heads, dqkv_TND, dtype);
     const auto turned = [&](const at::Tensor& heads_TND) {
@@ -81,17 +102,16 @@ class DecoderLayer final : public Layer {
     before = at::Tensor();
     // The scale of a token's queries passes through their rotation.
     scale_queries(layer.rotary.query_scale, first_row, projected);
-    const at::Tensor flat = projected.view({projected.size(0), -1});
-    add_adapted_linear_gradients(gradients, w, kQkv, kQkvBias, flat, normed);
-    norm_backward(config_, adapted_linear_backward(flat, w, kQkv), x_TM, w[kAttentionNorm], dx_TM,
-                  gradients.to_add(kAttentionNorm));
+    const at::Tensor flat = layer.heads.gated ? with_gates(layer.heads, projected, dgate_TA) : projected;
+    projection_backward(w, gradients, x_TM, normed, flat.view({flat.size(0), -1}), dx_TM);
   }
 
   void after_attention_forward(const LayerTensors& layer, const at::Tensor& x_TM, const at::Tensor& o_TA,
-                               const at::Tensor& y_TM, KeptAfterAttention* kept) const override {
+                               const at::Tensor& gate_TA, const at::Tensor& y_TM,
+                               KeptAfterAttention* kept) const override {
     const UnitWeights& w = layer.weights;
     const auto dtype = w[kQkv].scalar_type();
-    auto [a, x1] = first_residual(w, x_TM, o_TA.to(dtype));
+    auto [a, x1] = first_residual(w, x_TM, gated_output(config_, layer, o_TA, gate_TA));
     if (kept != nullptr) kept->x1.copy_(a.defined() ? a : x1);
     a = at::Tensor();
     mlp_->forward(w, norm(config_, x1, w[kMlpNorm], dtype), kept != nullptr ? kept->mlp : at::Tensor(), x1);
@@ -100,13 +120,15 @@ class DecoderLayer final : public Layer {
   }
 
   void after_attention_backward(const LayerTensors& layer, UnitGradients& gradients, const at::Tensor& x_TM,
-                                const at::Tensor& o_TA, const at::Tensor& dy_TM, KeptAfterAttention* kept,
-                                const at::Tensor& dx_TM, at::Tensor do_TA) const override {
+                                const at::Tensor& o_TA, const at::Tensor& gate_TA, const at::Tensor& dy_TM,
+                                KeptAfterAttention* kept, const at::Tensor& dx_TM,
+                                at::Tensor do_TA) const override {
     const UnitWeights& w = layer.weights;
     const auto dtype = w[kQkv].scalar_type();
     const bool post_norms = w[kAttentionOutNorm].defined();
     const bool scaled = w[kLayerScale].defined();
-    const at::Tensor o = o_TA.to(dtype), dy = dy_TM.to(dtype, /*non_blocking=*/false, /*copy=*/scaled);
+    at::Tensor o = gated_output(config_, layer, o_TA, gate_TA);
+    const at::Tensor dy = dy_TM.to(dtype, /*non_blocking=*/false, /*copy=*/scaled);
     if (scaled) dy.mul_(w[kLayerScale]);
     at::Tensor a, x1;
     if (kept == nullptr)
@@ -125,17 +147,43 @@ class DecoderLayer final : public Layer {
       norm_backward(config_, dx1, a, w[kAttentionOutNorm], da, gradients.to_add(kAttentionOutNorm));
     }
     add_adapted_linear_gradients(gradients, w, kOut, kOutBias, da, o);
-    adapted_linear_backward_into(do_TA, da, w, kOut);
+    if (gate_TA.defined()) {
+      o = at::Tensor();
+      gated_output_backward(config_, layer, gradients, o_TA, gate_TA, adapted_linear_backward(da, w, kOut),
+                            do_TA);
+    } else {
+      adapted_linear_backward_into(do_TA, da, w, kOut);
+    }
     dx_TM.copy_(dx1);
   }
 
+  at::Tensor mix_forward(const LayerTensors& layer, const DeltaShare& share, const at::Tensor& columns_BSc,
+                         const std::vector<Documents>& documents) const override {
+    return delta_net_forward(layer, share, columns_BSc, documents);
+  }
+  at::Tensor mix_backward(const LayerTensors& layer, UnitGradients& gradients, const DeltaShare& share,
+                          const at::Tensor& columns_BSc, const std::vector<Documents>& documents,
+                          const at::Tensor& do_BSo) const override {
+    return delta_net_backward(layer, gradients, share, columns_BSc, documents, do_BSo);
+  }
+
  private:
+  // From d of the projection to dx and the gradients.
+  void projection_backward(const UnitWeights& w, UnitGradients& gradients, const at::Tensor& x_TM,
+                           const at::Tensor& normed_TM, const at::Tensor& dprojected,
+                           at::Tensor& dx_TM) const {
+    add_adapted_linear_gradients(gradients, w, kQkv, kQkvBias, dprojected, normed_TM);
+    norm_backward(config_, adapted_linear_backward(dprojected, w, kQkv), x_TM, w[kAttentionNorm], dx_TM,
+                  gradients.to_add(kAttentionNorm));
+  }
+
   // Where q, k and v are projected to, or their gradients before it: attention's own memory where it has the
-  // tile dtype and a head for each of the projection.
+  // tile dtype and a head for each of the projection, gates apart.
   static at::Tensor projection(const AttentionHeads& heads, const at::Tensor& qkv_TND, at::ScalarType dtype) {
     if (qkv_TND.scalar_type() == dtype && !heads.keys_are_values) return qkv_TND;
-    return at::empty({qkv_TND.size(0), heads.projected_width() / heads.width, heads.width},
-                     qkv_TND.options().dtype(dtype));
+    return at::empty(
+        {qkv_TND.size(0), (heads.projected_width() - heads.gate_width()) / heads.width, heads.width},
+        qkv_TND.options().dtype(dtype));
   }
   // v as it was projected.
   static at::Tensor values_in(const AttentionHeads& heads, const at::Tensor& projected_TND) {
@@ -198,6 +246,7 @@ class DecoderLayer final : public Layer {
     RotaryHeads rotary;
     rotary.query_heads = layer.heads.query;
     rotary.rotated_heads = layer.heads.query + layer.heads.key_value;
+    rotary.turning_pairs = layer.rotary.cos.size(1);
     rotary.cos = layer.rotary.cos;
     rotary.sin = layer.rotary.sin;
     rotary.first_row = first_row;

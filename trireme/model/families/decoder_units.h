@@ -6,9 +6,11 @@
 namespace trireme::decoder {
 
 enum LayerSlot : size_t {
-  kQkv,               // [(H + 2K) D, M]; without v's rows where AttentionHeads::keys_are_values
+  // [(H + 2K) D, M]; without v's rows where AttentionHeads::keys_are_values, with a gate's behind each query's
+  // where it is gated. Of a DeltaNet q|k|v|b|a|z.
+  kQkv,
   kQkvBias,           // [(H + 2K) D], as well
-  kOut,               // [M, H D]
+  kOut,               // [M, H D]; of a DeltaNet [M, V Dv]
   kOutBias,           // [M]
   kAttentionNorm,     // [M], of x before attention
   kQueryNorm,         // [D]
@@ -21,6 +23,10 @@ enum LayerSlot : size_t {
   kDown,              // [M, I], of each expert one below the other
   kDownBias,          // [M]
   kMlpOutNorm,        // [M], of what the MLP adds to x1
+  kConvolution,       // [2 K Dk + V Dv, taps], of a DeltaNet's q|k|v
+  kDecay,             // [V], the logarithm of how fast its states decay
+  kDecayBias,         // [V], added to a
+  kGatedNorm,         // [Dv], of what it gives
   kLayerScale,        // [1], by which y is multiplied; it is not trained
   kLayerSlots
 };

@@ -176,6 +176,16 @@ constexpr DecoderKind kKinds[] = {
      .silent_window = 512,
      .gemma = true,
      .gemma4 = true},
+    {.model_type = "qwen3_5_text",
+     .vocab_size = 248320,
+     .intermediate_size = 12288,
+     .num_attention_heads = 16,
+     .key_value_heads = 4,
+     .max_position_embeddings = 32768,
+     .head_dim = 256,
+     .qk_norm = true,
+     .norms_add_one = true,
+     .qwen3_5 = true},
 };
 
 ModelConfig parse(const ConfigKeys& keys) {
@@ -202,18 +212,15 @@ void expert_matrices(UnitBuilder& build, const ModelConfig& config) {
   build.expert_matrices(kDown, down, i, config.num_experts, config.experts_per_token);
 }
 
-UnitSpec layer_unit(const ModelConfig& config, int64_t layer) {
-  const AttentionHeads heads = config.heads_of(layer);
+void attention(UnitBuilder& build, const ModelConfig& config, const AttentionHeads& heads) {
   const int64_t m = config.hidden_size, q = heads.query_width(), kv = heads.key_value_width();
-  const int64_t i = config.intermediate_size, d = heads.width;
+  const int64_t d = heads.width;
   const auto projections = [&](const char* parameter) {
-    std::vector<UnitBuilder::Rows> rows{{cat("self_attn.q_proj.", parameter), q},
+    std::vector<UnitBuilder::Rows> rows{{cat("self_attn.q_proj.", parameter), q + heads.gate_width()},
                                         {cat("self_attn.k_proj.", parameter), kv}};
     if (!heads.keys_are_values) rows.push_back({cat("self_attn.v_proj.", parameter), kv});
     return rows;
   };
-  UnitBuilder build(cat("layer.", layer), cat("model.layers.", layer, "."), kLayerSlots);
-  build.vector(kAttentionNorm, {{"input_layernorm.weight", m}});
   build.matrix(kQkv, projections("weight"), m);
   if (config.qkv_bias) build.vector(kQkvBias, projections("bias"));
   if (config.qk_norm) {
@@ -222,6 +229,38 @@ UnitSpec layer_unit(const ModelConfig& config, int64_t layer) {
   }
   build.matrix(kOut, {{"self_attn.o_proj.weight", m}}, q);
   if (config.output_bias) build.vector(kOutBias, {{"self_attn.o_proj.bias", m}});
+}
+
+void delta_net(UnitBuilder& build, const ModelConfig& config) {
+  const DeltaHeads& heads = config.delta_net->heads;
+  const int64_t m = config.hidden_size, v = heads.value * heads.value_width;
+  build.matrix(kQkv,
+               {{"linear_attn.in_proj_qkv.weight", heads.convolved_columns()},
+                {"linear_attn.in_proj_b.weight", heads.value},
+                {"linear_attn.in_proj_a.weight", heads.value},
+                {"linear_attn.in_proj_z.weight", v}},
+               m);
+  build.matrix(kConvolution, {{"linear_attn.conv1d.weight", heads.convolved_columns()}},
+               config.delta_net->taps);
+  build.last().shape = {heads.convolved_columns(), 1, config.delta_net->taps};
+  build.vector(kDecay, {{"linear_attn.A_log", heads.value}});
+  build.last().initial = InitialValues::decay;
+  for (const auto& [slot, name, width] : {std::tuple{kDecayBias, "linear_attn.dt_bias", heads.value},
+                                          {kGatedNorm, "linear_attn.norm.weight", heads.value_width}}) {
+    build.vector(slot, {{name, width}});
+    build.last().initial = InitialValues::ones;
+  }
+  build.matrix(kOut, {{"linear_attn.out_proj.weight", m}}, v);
+}
+
+UnitSpec layer_unit(const ModelConfig& config, int64_t layer) {
+  const int64_t m = config.hidden_size, i = config.intermediate_size;
+  UnitBuilder build(cat("layer.", layer), cat("model.layers.", layer, "."), kLayerSlots);
+  build.vector(kAttentionNorm, {{"input_layernorm.weight", m}});
+  if (config.has_delta_net(layer))
+    delta_net(build, config);
+  else
+    attention(build, config, config.heads_of(layer));
   // Gemma 3 has Llama's name of the MLP's norm for another one.
   if (config.post_norms) build.vector(kAttentionOutNorm, {{"post_attention_layernorm.weight", m}});
   build.vector(
@@ -252,6 +291,8 @@ ModelLayout layout(const ModelConfig& config) {
          "config.json says that the head shares the embedding; set tie_word_embeddings false there"}};
   // Saved by transformers before 4.32, computed from config.json since.
   layout.unread_names = {"rotary_emb.inv_freq"};
+  if (config.gated_attention)
+    layout.unread_names.push_back("mtp.");  // of multi-token prediction, as in transformers
   if (!config.whole_type.empty())
     std::ranges::copy(image_tensor_names(), std::back_inserter(layout.unread_names));
   layout.other_forms = {
@@ -292,7 +333,7 @@ const ModelFamily& llama_family() {
   using namespace llama;
   static const ModelFamily family{
       .model_types = {"llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3", "mixtral", "qwen3_moe",
-                      "gemma", "gemma3_text", "gemma4_text"},
+                      "gemma", "gemma3_text", "gemma4_text", "qwen3_5_text"},
       .refused_types = {{"qwen2_moe", kOtherExperts},
                         {"deepseek_v2", kOtherExperts},
                         {"deepseek_v3", kOtherExperts},
@@ -300,8 +341,6 @@ const ModelFamily& llama_family() {
                         {"llama4_text", kOtherExperts},
                         {"gemma4_unified_text", kInPythonAlone},
                         {"mistral4", kInPythonAlone},
-                        {"qwen3_5", kInPythonAlone},
-                        {"qwen3_5_text", kInPythonAlone},
                         {"qwen3_5_moe", kInPythonAlone},
                         {"qwen3_5_moe_text", kInPythonAlone},
                         {"qwen3_next", kInPythonAlone},
@@ -316,6 +355,7 @@ const ModelFamily& llama_family() {
                       "enable_moe_block",
                       "eos_token_id",
                       "final_logit_softcapping",
+                      "full_attention_interval",
                       "global_head_dim",
                       "head_dim",
                       "hidden_act",
@@ -325,6 +365,11 @@ const ModelFamily& llama_family() {
                       "initializer_range",
                       "intermediate_size",
                       "layer_types",
+                      "linear_conv_kernel_dim",
+                      "linear_key_head_dim",
+                      "linear_num_key_heads",
+                      "linear_num_value_heads",
+                      "linear_value_head_dim",
                       "max_position_embeddings",
                       "max_window_layers",
                       "mlp_bias",

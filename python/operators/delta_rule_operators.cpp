@@ -1,0 +1,68 @@
+// The gated delta rule (kernels/delta_rule.h) as torch operators, what python/trireme/delta_rule.py runs:
+//
+//   delta_rule_forward    q_BSKD, k_BSKD, v_BSVD, decay_BSV, beta_BSV   -> o_BSVD; states_GBVDD, empty if not kept
+//   delta_rule_backward   d_o_BSVD, the same, states_GBVDD              -> dq, dk, dv, ddecay, dbeta
+//
+// Every rank computes its own heads of the whole sample, so there is no group here.
+#include <tuple>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+#include "trireme/kernels/delta_rule.h"
+
+#include "python/operators/given_documents.h"
+#include "python/operators/operator_errors.h"
+
+namespace trireme {
+namespace {
+
+std::tuple<at::Tensor, at::Tensor> delta_rule_forward(const at::Tensor& q, const at::Tensor& k,
+                                                      const at::Tensor& v, const at::Tensor& decay,
+                                                      const at::Tensor& beta, at::IntArrayRef key_of_value,
+                                                      const std::vector<at::Tensor>& cu_seqlens,
+                                                      bool keep_states) {
+  return with_errors_of_python([&] {
+    const DeltaRuleSpec spec{.key_of_value = key_of_value.vec(), .documents = given_documents(cu_seqlens)};
+    DeltaRuleOutput output =
+        delta_rule({q, k, v, decay, beta}, spec, keep_states ? DeltaStates::kept : DeltaStates::dropped);
+    if (!keep_states) output.states_GBVDD = at::empty({0}, v.options());
+    return std::make_tuple(output.o_BSVD, output.states_GBVDD);
+  });
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward_of_delta_rule(
+    const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+    const at::Tensor& decay, const at::Tensor& beta, const at::Tensor& states, at::IntArrayRef key_of_value,
+    const std::vector<at::Tensor>& cu_seqlens) {
+  return with_errors_of_python([&] {
+    const DeltaRuleSpec spec{.key_of_value = key_of_value.vec(), .documents = given_documents(cu_seqlens)};
+    const DeltaRuleGradients d = delta_rule_backward(d_o, {q, k, v, decay, beta}, states, spec);
+    return std::make_tuple(d.dq_BSKD, d.dk_BSKD, d.dv_BSVD, d.ddecay_BSV, d.dbeta_BSV);
+  });
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(trireme, library) {
+  library.def(
+      "delta_rule_forward(Tensor q, Tensor k, Tensor v, Tensor decay, Tensor beta, int[] key_of_value, "
+      "Tensor[] cu_seqlens, bool keep_states) -> (Tensor, Tensor)");
+  library.def(
+      "delta_rule_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor decay, Tensor beta, Tensor "
+      "states, "
+      "int[] key_of_value, Tensor[] cu_seqlens) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+}
+
+TORCH_LIBRARY_IMPL(trireme, CPU, library) {
+  library.impl("delta_rule_forward", delta_rule_forward);
+  library.impl("delta_rule_backward", backward_of_delta_rule);
+}
+
+TORCH_LIBRARY_IMPL(trireme, CUDA, library) {
+  library.impl("delta_rule_forward", delta_rule_forward);
+  library.impl("delta_rule_backward", backward_of_delta_rule);
+}
+
+}  // namespace trireme

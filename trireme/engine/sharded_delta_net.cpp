@@ -1,0 +1,34 @@
+#include "trireme/engine/sharded_delta_net.h"
+
+#include <utility>
+
+namespace trireme {
+
+ShardedDeltaNet::ShardedDeltaNet(Group& ranks, const DeltaHeads& heads)
+    : ranks_(ranks),
+      heads_(heads),
+      share_(delta_share(heads, ranks.rank(), ranks.size())),
+      columns_(delta_columns(heads, ranks.size())),
+      output_(delta_output_columns(heads, ranks.size())) {}
+
+at::Tensor ShardedDeltaNet::exchange(const at::Tensor& columns_BsND, const Call& call) {
+  return to_columns(ranks_, call.layout, columns_, columns_BsND.flatten(2));
+}
+
+at::Tensor ShardedDeltaNet::forward(at::Tensor columns_BSc, const Call& call) {
+  const at::Tensor o_BSo = call.arithmetic.mix_forward(call.tensors, share_, columns_BSc, call.documents);
+  columns_BSc = at::Tensor();
+  return to_tokens(ranks_, call.layout, output_, o_BSo).unflatten(2, {heads_.value, heads_.value_width});
+}
+
+at::Tensor ShardedDeltaNet::backward(at::Tensor do_BsVD, at::Tensor columns_BSc, const Call& call,
+                                     UnitGradients& gradients) {
+  at::Tensor do_BSo = to_columns(ranks_, call.layout, output_, do_BsVD.flatten(2));
+  do_BsVD = at::Tensor();
+  const at::Tensor dcolumns_BSc =
+      call.arithmetic.mix_backward(call.tensors, gradients, share_, columns_BSc, call.documents, do_BSo);
+  do_BSo = columns_BSc = at::Tensor();
+  return to_tokens(ranks_, call.layout, columns_, dcolumns_BSc).unsqueeze(2);
+}
+
+}  // namespace trireme
