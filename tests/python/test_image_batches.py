@@ -61,7 +61,8 @@ def make_model(name):
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.normal_(std=0.1)
-    return model
+    # In fp32 the gradients of its recurrence, sums of tokens that cancel, tell one order from another.
+    return model.double() if name == "qwen3_5" else model
 
 
 def make_batch(name, kind):
@@ -99,6 +100,8 @@ def run_families(group, ring):
             continue
         model = make_model(name)
         for kind in ("plain", "right padding", "left padding"):
+            if name == "qwen3_5" and kind == "left padding":
+                continue  # the attention of transformers has no fp64 for rows without a key; test_delta_nets.py has it
             try:
                 with in_fp64(model) if name == "qwen3_5" else contextlib.nullcontext():
                     run_batch(model, make_batch(name, kind), trireme.SequenceGroup(group, ring=ring))
@@ -107,6 +110,7 @@ def run_families(group, ring):
 
 
 def run_batch(model, batch, group):
+    batch["pixel_values"] = batch["pixel_values"].to(model.dtype)
     model.zero_grad(set_to_none=True)
     loss = model(**batch, use_cache=False).loss
     loss.backward()

@@ -29,14 +29,16 @@ at::Tensor in_order_of_sample(const at::Tensor& x_BSc, const SampleLayout& layou
   std::vector<Piece> pieces = pieces_of(layout);
   std::ranges::sort(pieces, {}, &Piece::sample_begin);
   std::vector<at::Tensor> parts;
+  parts.reserve(pieces.size());
   for (const Piece& piece : pieces) parts.push_back(x_BSc.narrow(1, piece.rank_begin, piece.tokens));
   return at::cat(parts, 1);
 }
 at::Tensor in_order_of_ranks(const at::Tensor& x_BSc, const SampleLayout& layout) {
   if (layout.ring == 1) return x_BSc;
+  const std::vector<Piece> pieces = pieces_of(layout);
   std::vector<at::Tensor> parts;
-  for (const Piece& piece : pieces_of(layout))
-    parts.push_back(x_BSc.narrow(1, piece.sample_begin, piece.tokens));
+  parts.reserve(pieces.size());
+  for (const Piece& piece : pieces) parts.push_back(x_BSc.narrow(1, piece.sample_begin, piece.tokens));
   return at::cat(parts, 1);
 }
 
@@ -81,7 +83,7 @@ at::Tensor to_tokens(Group& group, const SampleLayout& layout, const ColumnShare
   };
   const std::vector<int64_t> sizes{x_BSc.size(0), layout.size(group.rank()), shares.columns};
   if (shares.total() == shares.columns) {
-    const at::Tensor tokens = at::empty(sizes, x_BSc.options());
+    at::Tensor tokens = at::empty(sizes, x_BSc.options());
     each_span([&](const HeadRange& span, const at::Tensor& block) {
       tokens.slice(2, span.begin, span.end).copy_(block);
     });

@@ -53,7 +53,7 @@ class StayingGradients {
     const int64_t queries = gradients.dq.size(2);
     std::vector<int64_t> sizes = gradients.dq.sizes().vec();
     sizes[2] = queries + 2 * leaving;
-    const at::Tensor joined = at::empty(sizes, gradients.dq.options().dtype(dtype));
+    at::Tensor joined = at::empty(sizes, gradients.dq.options().dtype(dtype));
     joined.narrow(2, 0, queries).copy_(gradients.dq);
     joined.narrow(2, queries, leaving).copy_(gradients.dk.narrow(2, 0, leaving));
     joined.narrow(2, queries + leaving, leaving).copy_(gradients.dv.narrow(2, 0, leaving));

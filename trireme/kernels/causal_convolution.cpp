@@ -69,7 +69,7 @@ void each_sample(const at::Tensor& x_BSC, const at::Tensor& weight_CW,
 
 at::Tensor causal_convolution(const at::Tensor& x_BSC, const at::Tensor& weight_CW,
                               const std::vector<Documents>& documents) {
-  const at::Tensor y = at::empty(x_BSC.sizes(), x_BSC.options());
+  at::Tensor y = at::empty(x_BSC.sizes(), x_BSC.options());
   const int64_t rows = block_rows(x_BSC), S = x_BSC.size(1);
   each_sample(x_BSC, weight_CW, documents, [&](const Sample& sample, int64_t b) {
     for (int64_t begin = 0; begin < S; begin += rows) {

@@ -57,7 +57,7 @@ class Mixing {
   }
 
   at::Tensor backward(const at::Tensor& do_BSo, UnitGradients& gradients) const {
-    const at::Tensor dcolumns =
+    at::Tensor dcolumns =
         at::empty({do_BSo.size(0), do_BSo.size(1), convolved_ + 2 * share_.value.size()}, qkv_BSc_.options());
     DeltaRuleGradients rule;
     {

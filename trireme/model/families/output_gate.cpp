@@ -19,7 +19,7 @@ at::Tensor gate_and_normed(const ModelConfig& config, const LayerTensors& layer,
                            const at::Tensor& gate_TA) {
   const at::Tensor& weight = layer.weights[kGatedNorm];
   const int64_t A = o_TA.size(1), width = weight.size(0);
-  const at::Tensor both = at::empty({o_TA.size(0), 2 * A}, weight.options());
+  at::Tensor both = at::empty({o_TA.size(0), 2 * A}, weight.options());
   both.narrow(1, 0, A).copy_(gate_TA);
   both.narrow(1, A, A).copy_(
       rms_norm(o_TA.reshape({-1, width}), weight, config.norm_eps, weight.scalar_type()).view(o_TA.sizes()));
@@ -38,7 +38,7 @@ at::Tensor gated_output(const ModelConfig& config, const LayerTensors& layer, co
 
 void gated_output_backward(const ModelConfig& config, const LayerTensors& layer, UnitGradients& gradients,
                            const at::Tensor& o_TA, const at::Tensor& gate_TA, const at::Tensor& dgated_TA,
-                           at::Tensor do_TA) {
+                           const at::Tensor& do_TA) {
   const auto dtype = layer.weights.dtype();
   if (layer.delta_net == nullptr) {
     const at::Tensor gate = at::sigmoid(gate_TA.to(dtype));
@@ -72,7 +72,7 @@ at::Tensor without_gates(const AttentionHeads& heads, const at::Tensor& projecte
 }
 
 at::Tensor with_gates(const AttentionHeads& heads, const at::Tensor& qkv_TND, const at::Tensor& gate_TA) {
-  const at::Tensor projected =
+  at::Tensor projected =
       at::empty({qkv_TND.size(0), 2 * heads.query + 2 * heads.key_value, heads.width}, qkv_TND.options());
   half_of(heads, projected, Half::query).copy_(qkv_TND.narrow(1, 0, heads.query));
   half_of(heads, projected, Half::gate).copy_(gate_TA.view({-1, heads.query, heads.width}));

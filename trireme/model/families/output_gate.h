@@ -15,7 +15,7 @@ at::Tensor gated_output(const ModelConfig& config, const LayerTensors& layer, co
 // d of it -> do [T, A] (written), d(gate) over the gate, and added to the norm's gradient.
 void gated_output_backward(const ModelConfig& config, const LayerTensors& layer, UnitGradients& gradients,
                            const at::Tensor& o_TA, const at::Tensor& gate_TA, const at::Tensor& dgated_TA,
-                           at::Tensor do_TA);
+                           const at::Tensor& do_TA);
 
 // A projection [T, 2H + 2K, D], in which a gate lies behind each query, -> q|k|v [T, N, D] and gate [T, A].
 void part_gates(const AttentionHeads& heads, const at::Tensor& projected_TPD, const at::Tensor& qkv_TND,
