@@ -1,7 +1,10 @@
-// The gated delta rule (kernels/delta_rule.h) as torch operators, what python/trireme/delta_rule.py runs:
+// The gated delta rule (kernels/delta_rule.h) and the convolution before it (kernels/causal_convolution.h) as torch
+// operators, what python/trireme/delta_rule.py and causal_convolution.py run:
 //
 //   delta_rule_forward    q_BSKD, k_BSKD, v_BSVD, decay_BSV, beta_BSV   -> o_BSVD; states_GBVDD, empty if not kept
 //   delta_rule_backward   d_o_BSVD, the same, states_GBVDD              -> dq, dk, dv, ddecay, dbeta
+//   causal_convolution_forward    x_BSC, weight_CW                      -> y_BSC
+//   causal_convolution_backward   dy_BSC, x_BSC, weight_CW              -> dx_BSC, dweight_CW in fp32 or fp64
 //
 // Every rank computes its own heads of the whole sample, so there is no group here.
 #include <tuple>
@@ -10,7 +13,9 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
+#include "trireme/kernels/causal_convolution.h"
 #include "trireme/kernels/delta_rule.h"
+#include "trireme/kernels/token_ops.h"
 
 #include "python/operators/given_documents.h"
 #include "python/operators/operator_errors.h"
@@ -43,6 +48,30 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward_
   });
 }
 
+at::Tensor causal_convolution_forward(const at::Tensor& x, const at::Tensor& weight,
+                                      const std::vector<at::Tensor>& cu_seqlens) {
+  return with_errors_of_python([&] { return causal_convolution(x, weight, given_documents(cu_seqlens)); });
+}
+
+std::tuple<at::Tensor, at::Tensor> backward_of_causal_convolution(const at::Tensor& dy, const at::Tensor& x,
+                                                                  const at::Tensor& weight,
+                                                                  const std::vector<at::Tensor>& cu_seqlens) {
+  return with_errors_of_python([&] {
+    const at::Tensor dx = at::empty(x.sizes(), x.options());
+    const at::Tensor dweight = at::zeros(weight.sizes(), weight.options().dtype(compute_dtype(weight)));
+    causal_convolution_backward(dy, x, weight, given_documents(cu_seqlens), dx, dweight);
+    return std::make_tuple(dx, dweight);
+  });
+}
+
+// Of CPU and CUDA alike.
+void implement(torch::Library& library) {
+  library.impl("delta_rule_forward", delta_rule_forward);
+  library.impl("delta_rule_backward", backward_of_delta_rule);
+  library.impl("causal_convolution_forward", causal_convolution_forward);
+  library.impl("causal_convolution_backward", backward_of_causal_convolution);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(trireme, library) {
@@ -53,16 +82,18 @@ TORCH_LIBRARY_FRAGMENT(trireme, library) {
       "delta_rule_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor decay, Tensor beta, Tensor "
       "states, "
       "int[] key_of_value, Tensor[] cu_seqlens) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+  library.def("causal_convolution_forward(Tensor x, Tensor weight, Tensor[] cu_seqlens) -> Tensor");
+  library.def(
+      "causal_convolution_backward(Tensor dy, Tensor x, Tensor weight, Tensor[] cu_seqlens) -> (Tensor, "
+      "Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(trireme, CPU, library) {
-  library.impl("delta_rule_forward", delta_rule_forward);
-  library.impl("delta_rule_backward", backward_of_delta_rule);
+  implement(library);
 }
 
 TORCH_LIBRARY_IMPL(trireme, CUDA, library) {
-  library.impl("delta_rule_forward", delta_rule_forward);
-  library.impl("delta_rule_backward", backward_of_delta_rule);
+  implement(library);
 }
 
 }  // namespace trireme

@@ -31,3 +31,5 @@ backward = torch.ops.trireme.ulysses_backward
 token_spans = torch.ops.trireme.token_spans
 delta_rule_forward = torch.ops.trireme.delta_rule_forward
 delta_rule_backward = torch.ops.trireme.delta_rule_backward
+causal_convolution_forward = torch.ops.trireme.causal_convolution_forward
+causal_convolution_backward = torch.ops.trireme.causal_convolution_backward

@@ -101,6 +101,10 @@ TEST(CausalConvolution, of_a_document_does_not_depend_on_the_others) {
                   .max()
                   .item<float>(),
               1e-6);
+  at::Tensor broken = x.clone();
+  broken.slice(1, 0, 8).fill_(std::nan(""));
+  EXPECT_TRUE(
+      at::equal(causal_convolution(broken, w, {Documents({0, 6, 8, 20})}).slice(1, 8), packed.slice(1, 8)));
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ class Sample {
   }
   // Rows that belong to rows [first, end), zero where their document began since `back` tokens.
   at::Tensor seen(const at::Tensor& rows, int64_t first, int64_t end, int64_t back) const {
-    return before_.defined() && back > 0 ? rows * before_.slice(0, first, end).ge(back) : rows;
+    return before_.defined() && back > 0 ? rows.masked_fill(before_.slice(0, first, end).lt(back), 0) : rows;
   }
   at::Tensor tap(int64_t back) const { return taps_[taps() - 1 - back]; }
   at::Tensor pre(int64_t begin, int64_t end) const {
