@@ -84,7 +84,8 @@ def auto_class(config):
 def load(path):
     config = AutoConfig.from_pretrained(path)
     # The kernels of transformers 5 for experts have no fp64.
-    experts = {"experts_implementation": "eager"} if config.model_type in ("mixtral", "qwen3_moe") else {}
+    mixture = config.get_text_config().to_dict().keys() & {"num_experts", "num_local_experts"}
+    experts = {"experts_implementation": "eager"} if mixture else {}
     return auto_class(config).from_pretrained(path, dtype=torch.float32, attn_implementation="eager", **experts)
 
 

@@ -15,6 +15,7 @@
 
 #include "trireme/kernels/causal_convolution.h"
 #include "trireme/kernels/delta_rule.h"
+#include "trireme/kernels/document_begins.h"
 #include "trireme/kernels/token_ops.h"
 
 #include "python/operators/given_documents.h"
@@ -23,13 +24,20 @@
 namespace trireme {
 namespace {
 
+// On the device of x.
+at::Tensor begins_of(const std::vector<at::Tensor>& cu_seqlens, const at::Tensor& x) {
+  const at::Tensor begins_BS = document_begins(given_documents(cu_seqlens));
+  return begins_BS.defined() ? begins_BS.to(x.device()) : begins_BS;
+}
+
 std::tuple<at::Tensor, at::Tensor> delta_rule_forward(const at::Tensor& q, const at::Tensor& k,
                                                       const at::Tensor& v, const at::Tensor& decay,
                                                       const at::Tensor& beta, at::IntArrayRef key_of_value,
                                                       const std::vector<at::Tensor>& cu_seqlens,
                                                       bool keep_states) {
   return with_errors_of_python([&] {
-    const DeltaRuleSpec spec{.key_of_value = key_of_value.vec(), .documents = given_documents(cu_seqlens)};
+    const DeltaRuleSpec spec{.key_of_value = key_of_value.vec(),
+                             .document_begins_BS = begins_of(cu_seqlens, q)};
     DeltaRuleOutput output =
         delta_rule({q, k, v, decay, beta}, spec, keep_states ? DeltaStates::kept : DeltaStates::dropped);
     if (!keep_states) output.states_GBVDD = at::empty({0}, v.options());
@@ -42,7 +50,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward_
     const at::Tensor& decay, const at::Tensor& beta, const at::Tensor& states, at::IntArrayRef key_of_value,
     const std::vector<at::Tensor>& cu_seqlens) {
   return with_errors_of_python([&] {
-    const DeltaRuleSpec spec{.key_of_value = key_of_value.vec(), .documents = given_documents(cu_seqlens)};
+    const DeltaRuleSpec spec{.key_of_value = key_of_value.vec(),
+                             .document_begins_BS = begins_of(cu_seqlens, q)};
     const DeltaRuleGradients d = delta_rule_backward(d_o, {q, k, v, decay, beta}, states, spec);
     return std::make_tuple(d.dq_BSKD, d.dk_BSKD, d.dv_BSVD, d.ddecay_BSV, d.dbeta_BSV);
   });
@@ -50,7 +59,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward_
 
 at::Tensor causal_convolution_forward(const at::Tensor& x, const at::Tensor& weight,
                                       const std::vector<at::Tensor>& cu_seqlens) {
-  return with_errors_of_python([&] { return causal_convolution(x, weight, given_documents(cu_seqlens)); });
+  return with_errors_of_python([&] { return causal_convolution(x, weight, begins_of(cu_seqlens, x)); });
 }
 
 std::tuple<at::Tensor, at::Tensor> backward_of_causal_convolution(const at::Tensor& dy, const at::Tensor& x,
@@ -59,7 +68,7 @@ std::tuple<at::Tensor, at::Tensor> backward_of_causal_convolution(const at::Tens
   return with_errors_of_python([&] {
     const at::Tensor dx = at::empty(x.sizes(), x.options());
     const at::Tensor dweight = at::zeros(weight.sizes(), weight.options().dtype(compute_dtype(weight)));
-    causal_convolution_backward(dy, x, weight, given_documents(cu_seqlens), dx, dweight);
+    causal_convolution_backward(dy, x, weight, begins_of(cu_seqlens, x), dx, dweight);
     return std::make_tuple(dx, dweight);
   });
 }

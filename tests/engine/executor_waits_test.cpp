@@ -130,5 +130,34 @@ TEST(StepOfTraining, reads_its_loss_and_its_norm_from_the_device_and_nothing_els
   }
 }
 
+// Where documents begin is copied once a batch, and which key head a value head reads not at all.
+TEST(StepOfTraining, waits_no_more_with_more_delta_nets) {
+  const auto copied_bytes = [](int ranks, int delta_nets) {
+    const TemporaryFolder model;
+    Json config = testing::tiny_qwen3_5_config(4, 4);
+    config["layer_types"] = std::vector<std::string>(static_cast<size_t>(delta_nets), "linear_attention");
+    config["layer_types"].push_back("full_attention");
+    config["num_hidden_layers"] = delta_nets + 1;
+    config["vocab_size"] = kVocabulary;
+    testing::write_tiny_model(model.path(), config);
+    std::vector<int64_t> bytes(static_cast<size_t>(ranks));
+    run_ranks_as_threads(ranks, [&](World& world) {
+      EngineOptions options;
+      options.device = testing::guarded_device();
+      options.attention = AttentionKernel::reference;
+      options.ulysses = ranks;
+      const auto engine = assemble(world, model.path(), options);
+      const StepBatches batches = {testing::slice_of_batch(1, kVocabulary, 3, {kTokens, ranks, 1},
+                                                           world.rank(), {Documents({0, 5, 6, kTokens})})};
+      const int64_t before = testing::blocking_copy_bytes();
+      engine->train_step(batches, 1e-3);
+      bytes[static_cast<size_t>(world.rank())] = testing::blocking_copy_bytes() - before;
+    });
+    return bytes;
+  };
+  for (const int ranks : {1, 3})
+    EXPECT_EQ(copied_bytes(ranks, 3), copied_bytes(ranks, 1)) << ranks << " ranks";
+}
+
 }  // namespace
 }  // namespace trireme::executor_waits_test

@@ -110,6 +110,22 @@ Json mixture_model() {
                         {{"moe_intermediate_size", 96}, {"num_experts", 8}, {"num_experts_per_tok", 3}});
 }
 
+// A shared expert wider than the others of a token, and by a layer of experts alone.
+Json qwen3_next_model() {
+  return of_four_layers(tiny_qwen3_next_config(4, 2), {{"moe_intermediate_size", 96},
+                                                       {"shared_expert_intermediate_size", 640},
+                                                       {"partial_rotary_factor", 0.25},
+                                                       {"linear_key_head_dim", 64},
+                                                       {"linear_value_head_dim", 64}});
+}
+
+Json qwen2_moe_model() {
+  Json config = mixture_model();
+  config["model_type"] = "qwen2_moe";
+  config["shared_expert_intermediate_size"] = 480;
+  return config;
+}
+
 std::vector<MemoryCase> memory_cases() {
   const auto zero = [](int stage) {
     return [stage](EngineOptions& options) { options.zero = static_cast<ZeroStage>(stage); };
@@ -355,6 +371,32 @@ std::vector<MemoryCase> memory_cases() {
        }},
       {"qwen 3.5, 2 ranks, LoRA", qwen3_5_model, 2, 2, 1, 1024,
        lora([](EngineOptions& o) { o.logits_tile_tokens = 16; })},
+      {"qwen 3 next, 1 rank", qwen3_next_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
+      {"qwen 3 next, 2 ranks, all kept, ZeRO 3", qwen3_next_model, 2, 2, 2, 700,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::none;
+         o.zero = ZeroStage::parameters;
+         o.logits_tile_tokens = 16;
+       }},
+      {"qwen 3 next, 1 rank, inputs of every 2 layers, bf16", qwen3_next_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) {
+         o.checkpoint_every = 2;
+         o.precision = Precision::bf16;
+         o.logits_tile_tokens = 16;
+       }},
+      {"qwen 3 next, 2 ranks, LoRA", qwen3_next_model, 2, 2, 1, 1024,
+       lora([](EngineOptions& o) { o.logits_tile_tokens = 16; })},
+      {"shared expert, 1 rank", qwen2_moe_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
+      {"shared expert, 1 rank, the MLP of half of the layers, bf16", qwen2_moe_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::keep_attention;
+         o.keep_mlp_fraction = 0.5;
+         o.precision = Precision::bf16;
+         o.bf16_matmul = Bf16Matmul::fp32;
+         o.logits_tile_tokens = 16;
+       }},
       {"mixture, 1 rank", mixture_model, 1, 1, 1, 1024, [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
       {"mixture, 2 ranks, all kept, ZeRO 3", mixture_model, 2, 2, 2, 700,
        [](EngineOptions& o) {

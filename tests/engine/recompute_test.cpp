@@ -66,6 +66,13 @@ Json five_mixture_layers() {
   return config;
 }
 
+// Keeps what the shared expert needs behind that.
+Json five_qwen3_next_layers() {
+  Json config = testing::tiny_qwen3_next_config();
+  config["num_hidden_layers"] = kLayers;
+  return config;
+}
+
 RecomputePlan plan_of(Recompute policy, int64_t every = 1, double fraction = 1) {
   return RecomputePlan{policy, every, fraction, kLayers};
 }
@@ -134,8 +141,9 @@ void expect_same_bits(const std::vector<PassRecord>& a, const std::vector<PassRe
 }
 
 TEST(Recompute, every_plan_gives_losses_and_gradients_of_keeping_everything_to_the_bit) {
-  for (const Json& model : {five_layers(), five_layers(/*tied=*/true), five_gemma3_layers(),
-                            five_gemma4_layers(), five_qwen3_5_layers(), five_mixture_layers()}) {
+  for (const Json& model :
+       {five_layers(), five_layers(/*tied=*/true), five_gemma3_layers(), five_gemma4_layers(),
+        five_qwen3_5_layers(), five_mixture_layers(), five_qwen3_next_layers()}) {
     testing::TemporaryFolder folder;
     testing::write_tiny_model(folder.path(), model);
     for (const int ranks : {1, 2}) {

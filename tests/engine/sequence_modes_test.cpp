@@ -163,6 +163,12 @@ TEST(SequenceModes, experts_hold_in_every_mode) {
   expect_modes_equal_one_rank(folder.path(), {2, 61, packs()}, "mixture, packed");
 }
 
+TEST(SequenceModes, delta_nets_and_shared_experts_hold_in_every_mode) {
+  TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), testing::tiny_qwen3_next_config(6, 3));
+  expect_modes_equal_one_rank(folder.path(), {2, 61, packs()}, "qwen 3 next, packed");
+}
+
 TEST(SequenceModes, full_attention_of_an_encoder_holds_in_every_mode) {
   TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), testing::tiny_bert_config(6));

@@ -88,6 +88,17 @@ Json tiny_mixture_config(int64_t query_heads, int64_t key_value_heads) {
   return config;
 }
 
+Json tiny_qwen3_next_config(int64_t query_heads, int64_t key_value_heads) {
+  Json config = tiny_qwen3_5_config(query_heads, key_value_heads);
+  config.update({{"model_type", "qwen3_next"},
+                 {"architectures", {"Qwen3NextForCausalLM"}},
+                 {"num_experts", 4},
+                 {"num_experts_per_tok", 2},
+                 {"moe_intermediate_size", 24},
+                 {"shared_expert_intermediate_size", 40}});
+  return config;
+}
+
 Json tiny_bert_config(int64_t heads) {
   return Json{{"model_type", "bert"},
               {"architectures", {"BertForMaskedLM"}},

@@ -31,6 +31,9 @@ Json tiny_qwen3_5_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
 // The same of a small mixture of 5 experts, of which a token has 2 (Qwen3-MoE).
 Json tiny_mixture_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
 
+// A tiny_qwen3_5 with 4 experts, of which a token has 2, beside one that every token has (Qwen3-Next).
+Json tiny_qwen3_next_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
+
 // The same of a small BERT with `heads`: 64 positions, padding id 3.
 Json tiny_bert_config(int64_t heads = 4);
 

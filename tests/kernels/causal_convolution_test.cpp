@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "trireme/kernels/document_begins.h"
+
 namespace trireme {
 namespace {
 
@@ -71,13 +73,13 @@ void expect_definition(const Case& c, at::ScalarType dtype, double tolerance) {
     const double error = (got.to(at::kDouble) - expected).abs().max().item<double>();
     EXPECT_LE(error, tolerance * std::max(1.0, expected.abs().max().item<double>()));
   };
-  const at::Tensor y = causal_convolution(x, w, c.documents);
+  const at::Tensor y = causal_convolution(x, w, document_begins(c.documents));
   EXPECT_EQ(y.scalar_type(), dtype);
   expect_near(y, truth.y);
   const at::Tensor dx = at::empty_like(x);
   const at::Tensor dweight =
       at::ones(w.sizes(), dtype == at::kDouble ? at::kDouble : at::kFloat);  // added to
-  causal_convolution_backward(dy, x, w, c.documents, dx, dweight);
+  causal_convolution_backward(dy, x, w, document_begins(c.documents), dx, dweight);
   expect_near(dx, truth.dx);
   expect_near(dweight - 1, truth.dweight);
 }
@@ -94,7 +96,7 @@ TEST(CausalConvolution, and_its_gradients_equal_their_definition) {
 
 TEST(CausalConvolution, of_a_document_does_not_depend_on_the_others) {
   const at::Tensor x = at::randn({1, 20, 4}), w = at::randn({4, 4});
-  const at::Tensor packed = causal_convolution(x, w, {Documents({0, 6, 8, 20})});
+  const at::Tensor packed = causal_convolution(x, w, document_begins({Documents({0, 6, 8, 20})}));
   for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 6}, {6, 8}, {8, 20}})
     EXPECT_LT((packed.slice(1, begin, end) - causal_convolution(x.slice(1, begin, end), w, {}))
                   .abs()
@@ -104,7 +106,8 @@ TEST(CausalConvolution, of_a_document_does_not_depend_on_the_others) {
   at::Tensor broken = x.clone();
   broken.slice(1, 0, 8).fill_(std::nan(""));
   EXPECT_TRUE(
-      at::equal(causal_convolution(broken, w, {Documents({0, 6, 8, 20})}).slice(1, 8), packed.slice(1, 8)));
+      at::equal(causal_convolution(broken, w, document_begins({Documents({0, 6, 8, 20})})).slice(1, 8),
+                packed.slice(1, 8)));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
+#include "trireme/kernels/document_begins.h"
 
 #include "tests/support/relative_error.h"
 
@@ -30,13 +31,13 @@ struct Case {
     return sum;
   }
   DeltaRuleSpec spec() const {
-    DeltaRuleSpec spec{key_of_value, {}, segment_chunks};
+    std::vector<Documents> documents;
     for (const std::vector<int64_t>& of_sample : lengths) {
       std::vector<int64_t> borders = {0};
       for (const int64_t length : of_sample) borders.push_back(borders.back() + length);
-      spec.documents.emplace_back(borders);
+      documents.emplace_back(borders);
     }
-    return spec;
+    return {key_of_value, document_begins(documents), segment_chunks};
   }
 };
 
@@ -311,10 +312,13 @@ TEST(DeltaRule, refuses_arguments_that_do_not_agree) {
   other.key_of_value.pop_back();
   refused(in, other);
   other = spec;
-  other.documents = {Documents::one(69)};
+  other.document_begins_BS = document_begins({Documents::one(69)});
   refused(in, other);
   other = spec;
-  other.documents.push_back(Documents::one(70));
+  other.document_begins_BS = document_begins({Documents::one(70), Documents::one(70)});
+  refused(in, other);
+  other = spec;
+  other.document_begins_BS = spec.document_begins_BS.to(at::kLong);
   refused(in, other);
   other = spec;
   other.segment_chunks = -1;

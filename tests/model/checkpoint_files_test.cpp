@@ -197,6 +197,52 @@ TEST_F(CheckpointFiles, tensors_that_no_unit_uses_are_listed_but_not_rotary_buff
               HasSubstr("differs from 'model.embed_tokens.weight'"));
 }
 
+// As transformers 5 holds experts, and as Qwen3.5's are published.
+TEST_F(CheckpointFiles, experts_that_lie_in_one_tensor_are_read_like_those_that_lie_apart) {
+  const fs::path dir = testing::source_folder() / "tests/parity/fixtures/qwen3_5_moe";
+  const ModelConfig config = read_model_config(dir);
+  const ModelLayout layout = make_model_layout(config);
+  const CheckpointReader apart(dir);
+  const auto read = [&](const CheckpointReader& reader, const UnitSpec& unit) {
+    at::Tensor flat = at::full({unit.elements}, 99, at::kFloat);
+    reader.read_unit(unit, flat);
+    return flat;
+  };
+  const auto write_joined = [&](size_t layers, const std::vector<int64_t>& changed_shape = {}) {
+    std::vector<SafetensorsSpec> specs;
+    std::vector<at::Tensor> values;
+    for (size_t u = 0; u < layout.units.size(); ++u) {
+      const UnitSpec& unit = layout.units[u];
+      const at::Tensor flat = read(apart, unit);
+      const bool joined = u > 0 && u <= layers;
+      const auto add = [&](const ParameterSpec& spec) {
+        specs.push_back({spec.name, "F32", spec.shape});
+        values.push_back(parameter_view(flat, spec).contiguous());
+      };
+      for (const ParameterSpec& spec : unit.parameters)
+        if (!joined || spec.name.find(".experts.") == std::string::npos) add(spec);
+      for (const ParameterSpec& spec : unit.joined)
+        if (joined) add(spec);
+      if (joined && !changed_shape.empty()) specs.back().shape = changed_shape;
+    }
+    SafetensorsWriter writer(folder_ / "model.safetensors", specs);
+    for (size_t i = 0; i < specs.size(); ++i)
+      writer.write(specs[i].name, values[i].const_data_ptr(), static_cast<int64_t>(values[i].nbytes()));
+    writer.finish();
+  };
+  for (const size_t layers : {1, 2}) {
+    write_joined(layers);
+    const CheckpointReader reader(folder_.path());
+    EXPECT_EQ(reader.parameters_of(layout.units[1]).size() + 3 * 4 - 2, layout.units[1].parameters.size());
+    for (const UnitSpec& unit : layout.units)
+      EXPECT_TRUE(read(reader, unit).equal(read(apart, unit))) << unit.name << ", " << layers;
+    EXPECT_TRUE(reader.unused_names(layout).empty());
+  }
+  write_joined(1, {4, 8, 32});
+  EXPECT_THAT(message_of<DataError>([&] { read(CheckpointReader(folder_.path()), layout.units[1]); }),
+              AllOf(HasSubstr("experts.down_proj"), HasSubstr("[4, 32, 8]")));
+}
+
 // BERT's checkpoints as they are found: the first ones' names of norms, a next-sentence head, second names of
 // the tied.
 class EncoderFiles : public CheckpointFiles {

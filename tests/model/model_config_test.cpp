@@ -10,7 +10,7 @@
 #include "trireme/base/error.h"
 #include "trireme/model/model_layout.h"
 
-#include "tests/support/error_message.h"
+#include "tests/model/config_text.h"
 #include "tests/support/source_folder.h"
 
 namespace trireme {
@@ -21,20 +21,9 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-ModelConfig parse(const std::string& text) {
-  return parse_model_config(parse_json(text, "test"), "config.json");
-}
-
-std::string refusal(const std::string& text) {
-  return testing::message_of<ConfigError>([&] { parse(text); });
-}
-
-// A small model of a family with more keys.
-std::string small(const std::string& family, const std::string& more = "") {
-  return R"({"model_type":")" + family +
-         R"(","hidden_size":64,"intermediate_size":96,"num_attention_heads":4,"num_key_value_heads":2,"vocab_size":100,)" +
-         R"("num_hidden_layers":4,"max_position_embeddings":256)" + (more.empty() ? "" : "," + more) + "}";
-}
+using config_test::parse;
+using config_test::refusal;
+using config_test::small;
 
 TEST(ModelConfig, silent_keys_have_the_defaults_of_transformers) {
   const ModelConfig llama = parse(R"({"model_type":"llama"})");
@@ -387,28 +376,6 @@ TEST(ModelConfig, random_files_mean_what_they_mean_to_transformers) {
   }
 }
 
-TEST(ModelConfig, what_mixtures_have_and_is_not_built_is_refused_with_what_to_do) {
-  const auto mixture = [](const std::string& key, const std::string& more = "") {
-    return refusal(small("qwen3_moe", R"("num_experts":4,"num_experts_per_tok":2,)" + key + more));
-  };
-  EXPECT_THAT(mixture(R"("output_router_logits":true)"),
-              AllOf(HasSubstr("output_router_logits"), HasSubstr("set it to false")));
-  EXPECT_THAT(mixture(R"("decoder_sparse_step":2)"), HasSubstr("decoder_sparse_step"));
-  EXPECT_THAT(mixture(R"("mlp_only_layers":[0])"), HasSubstr("mlp_only_layers"));
-  EXPECT_THAT(refusal(small("qwen2_moe")), HasSubstr("qwen3_moe and mixtral are"));
-  EXPECT_THAT(refusal(small("mixtral", R"("norm_topk_prob":false)")), HasSubstr("norm_topk_prob"));
-  EXPECT_THAT(mixture(R"("routed_scaling_factor":2.5)"), HasSubstr("routed_scaling_factor"));
-  EXPECT_THAT(mixture(R"("shared_expert_intermediate_size":64)"), HasSubstr("shared_expert"));
-  EXPECT_THAT(mixture(R"("num_local_experts":8)"), HasSubstr("num_local_experts is 8"));
-  EXPECT_THAT(mixture(R"("moe_intermediate_size":0)"), HasSubstr("moe_intermediate_size"));
-  EXPECT_THAT(refusal(small("qwen3_moe", R"("num_experts":4,"num_experts_per_tok":5)")),
-              AllOf(HasSubstr("num_experts_per_tok"), HasSubstr("4 experts")));
-  EXPECT_THAT(mixture(R"("num_local_experts":100000)"), HasSubstr("expected 1 to 65536")) << "of four layers";
-  EXPECT_THAT(refusal(small("mixtral", R"("router_jitter_noise":0.1)")), HasSubstr("router_jitter_noise"));
-  EXPECT_THAT(refusal(small("mixtral", R"("attention_bias":true)")), HasSubstr("attention_bias"));
-  EXPECT_THAT(refusal(small("qwen2", R"("num_experts":4)")), HasSubstr("qwen3_moe and mixtral"));
-}
-
 // Gemma 4 31B: 30.7 billion parameters, of which each layer's scale is one.
 TEST(ModelConfig, of_gemma_4_layers_with_full_attention_have_other_heads) {
   const std::string sizes =
@@ -507,22 +474,9 @@ TEST(ModelConfig, qwen3_5_says_layers_and_the_share_that_turns) {
   EXPECT_THAT(refusal(small("llama", R"("partial_rotary_factor":0.5)")), HasSubstr("partial_rotary_factor"));
 }
 
-// Qwen3-30B-A3B: 30.5 billion parameters, of which a token meets 3.3 with the embedding.
-TEST(ModelConfig, of_a_mixture_a_token_multiplies_the_experts_that_it_goes_to) {
-  const ModelLayout layout = make_model_layout(parse(
-      R"({"model_type":"qwen3_moe","hidden_size":2048,"moe_intermediate_size":768,"num_hidden_layers":48,)"
-      R"("num_experts":128,"num_experts_per_tok":8,"num_attention_heads":32,"num_key_value_heads":4,)"
-      R"("head_dim":128,"vocab_size":151936})"));
-  EXPECT_EQ(layout.parameter_count(), 30'532'122'624);
-  const int64_t attention = 2048 * (4096 + 2 * 512) + 4096 * 2048, experts = 8 * 3 * 768 * 2048,
-                router = 128 * 2048;
-  EXPECT_EQ(layout.matmul_parameter_count(), 48 * (attention + experts + router) + 151936 * 2048);
-}
-
 TEST(ModelConfig, what_gemma_has_and_is_not_built_is_refused_with_what_to_do) {
   EXPECT_THAT(refusal(small("gemma2")), HasSubstr("soft caps"));
-  for (const char* type : {"qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next", "mistral4"})
-    EXPECT_THAT(refusal(small(type)), HasSubstr("trireme.parallelize takes them")) << type;
+  EXPECT_THAT(refusal(small("mistral4")), HasSubstr("trireme.parallelize takes them"));
   EXPECT_THAT(refusal(small("ministral3")),
               AllOf(HasSubstr("llama_4_scaling_beta"), HasSubstr("scales its queries")));
   EXPECT_THAT(refusal(small("ministral")), AllOf(HasSubstr("head_dim"), HasSubstr("needs it")));

@@ -45,12 +45,13 @@ TEST(ModelLayout, names_and_shapes_are_exactly_those_of_transformers_files) {
     const ModelConfig config = read_model_config(dir);
     const ModelLayout layout = make_model_layout(config);
     const SafetensorsSet weights(dir);
+    const CheckpointReader reader(dir);
     Shapes ours, theirs;
     int64_t elements = 0;
     for (const UnitSpec& unit : layout.units)
-      for (const ParameterSpec& spec : unit.parameters) {
-        ours[spec.name] = spec.shape;
-        elements += spec.elements;
+      for (const ParameterSpec* spec : reader.parameters_of(unit)) {
+        ours[spec->name] = spec->shape;
+        elements += spec->elements;
       }
     for (const std::string& name : weights.names()) theirs[name] = weights.at(name).shape;
     if (!config.whole_type.empty()) theirs = of_language_model(theirs);

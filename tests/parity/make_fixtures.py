@@ -69,6 +69,9 @@ def qwen3_5(model_type="qwen3_5_text", **more):
                                       "linear_value_head_dim": 6, **more})
 
 
+SHARED = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 12}
+
+
 def mixture(model_type, experts, per_token, key="num_local_experts", **more):
     """Of two heads, and narrow experts: there are many matrices."""
     return model(model_type, 4, 2, **{key: experts, "num_experts_per_tok": per_token, "intermediate_size": 12,
@@ -187,8 +190,20 @@ CASES = {
                              linear_num_key_heads=1, linear_num_value_heads=3, linear_conv_kernel_dim=3,
                              rope_parameters={**YARN, "partial_rotary_factor": 0.5}), 1, 130),
     "qwen3_5_whole": (whole("qwen3_5", qwen3_5(rope_parameters=DEFAULT), QWEN3_5_VISION), 1, 61),
+    # Experts beside one that every token has.
+    "qwen2_moe": (mixture("qwen2_moe", 4, 2, "num_experts", **SHARED), 2, 61),
+    "qwen3_5_moe": (qwen3_5("qwen3_5_moe_text", rope_parameters=DEFAULT, **SHARED), 2, 61),
+    # As published, all experts of a layer in one tensor.
+    "qwen3_5_moe_whole": (whole("qwen3_5_moe", qwen3_5("qwen3_5_moe_text", rope_parameters=DEFAULT, **SHARED),
+                                {**QWEN3_5_VISION, "model_type": "qwen3_5_moe_vision"}), 1, 61),
+    # Projections that lie in the order of key heads; three value heads each.
+    "qwen3_next": (qwen3_5("qwen3_next", linear_num_value_heads=6, rope_theta=10000.0, partial_rotary_factor=0.5, norm_topk_prob=False,
+                           **{**SHARED, "num_experts": 3}), 1, 130),
 }
 
+
+# Saved as transformers 5 holds them.
+JOINED_EXPERTS = ["qwen3_5_moe_whole"]
 
 # name: keys that the model is made by and that its file does not say.
 UNWRITTEN = {"mistral3_whole": ["tie_word_embeddings"]}
@@ -208,6 +223,8 @@ PACKED = {
     "gemma4": ("40,1,5", None),
     "qwen3_5": ("40,1,5", None),
     "qwen3_5_yarn": ("70,1,2,64", None),
+    "qwen3_5_moe": ("40,1,5", None),
+    "qwen3_next": ("40,1,66", None),
 }
 PADDED = {
     "llama": ("30", "0,17"),
@@ -226,6 +243,9 @@ ADAPTERS = {
     "gemma4": (dict(r=3, lora_alpha=6, target_modules=ALL), "40,1,5"),  # half of its layers have no v_proj
     "qwen3_5": (dict(r=3, lora_alpha=6, target_modules=[*ALL, "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]), None),
     "qwen3_5_yarn": (dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"]), None),  # of one layer alone
+    # Of the expert that every token has. PEFT takes these names for the other experts where files hold each by itself (qwen3_next).
+    "qwen3_5_moe": (dict(r=2, lora_alpha=3, target_modules=["gate_proj", "up_proj", "down_proj", "shared_expert_gate", "out_proj"]), None),
+    "qwen3_next": (dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "in_proj_qkvz", "in_proj_ba", "out_proj", "shared_expert_gate"]), None),
 }
 
 
@@ -236,7 +256,7 @@ def draw_weights(net, seed):
         for name, parameter in net.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.dim() == 1:
-                adds_one = net.config.model_type.startswith(("gemma", "qwen3_5")) and not net.config.model_type.startswith("gemma4")
+                adds_one = net.config.model_type.startswith(("gemma", "qwen3_5", "qwen3_next")) and not net.config.model_type.startswith("gemma4")
                 one = 0 if adds_one and not name.endswith("linear_attn.norm.weight") else 1
                 parameter.copy_(one + 0.2 * noise if name.endswith("weight") else 0.5 * noise)
             elif "embed" in name:
@@ -285,7 +305,7 @@ def make(name, seed):
     loaded = AutoConfig.from_pretrained(out)
     net = hf_reference.auto_class(loaded).from_config(loaded, dtype=torch.float32)
     draw_weights(net, seed)
-    net.save_pretrained(out)
+    net.save_pretrained(out, save_original_format=name not in JOINED_EXPERTS)
     # save_pretrained rewrites the configuration in today's form; the fixture keeps the one above.
     (out / "generation_config.json").unlink(missing_ok=True)
     written = {key: value for key, value in config.items() if key not in UNWRITTEN.get(name, ())}

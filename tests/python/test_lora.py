@@ -28,7 +28,7 @@ def base_model(folder):
     return AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
 
 
-@pytest.fixture(scope="module", params=["tiny", "tiny-qwen3-moe"])
+@pytest.fixture(scope="module", params=["tiny", "tiny-qwen3-moe", "tiny-qwen3.5-moe"])
 def tuning(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("lora")
     run(folder, "init", "--preset", request.param, "--out", "model", "--seed", 1)

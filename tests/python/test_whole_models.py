@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from test_lora import LENGTH, TEXTS, loss_of, losses_of, losses_of_steps, run, train
@@ -20,7 +21,7 @@ import make_fixtures
 RATE = 1e-3
 
 
-@pytest.fixture(scope="module", params=["gemma3_whole", "gemma4_whole", "mistral3_ministral3", "qwen3_vl", "qwen3_5_whole"])
+@pytest.fixture(scope="module", params=["gemma3_whole", "gemma4_whole", "mistral3_ministral3", "qwen3_vl", "qwen3_5_whole", "qwen3_5_moe_whole"])
 def whole(request, tmp_path_factory):
     """A folder as one has it after a download: `model`, texts as tokens."""
     folder = tmp_path_factory.mktemp(request.param)
@@ -38,7 +39,7 @@ def whole(request, tmp_path_factory):
     with torch.no_grad():  # near to what training begins with
         for parameter in net.parameters():
             parameter.mul_(0.3 if parameter.dim() > 1 else 1)
-    net.save_pretrained(folder / "model")
+    net.save_pretrained(folder / "model", save_original_format=request.param not in make_fixtures.JOINED_EXPERTS)
     for file in ("preprocessor_config.json", "README.md", "LICENSE"):
         (folder / "model" / file).write_text("{}")
     (folder / "texts.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in TEXTS))
@@ -48,6 +49,10 @@ def whole(request, tmp_path_factory):
 
 def load(folder):
     return AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+
+
+def names_in(folder):
+    return set(load_file(folder / "model.safetensors"))
 
 
 def evaluated(folder, *words):
@@ -83,6 +88,7 @@ def test_steps_are_those_of_the_whole_model_and_go_back_into_it(whole, tmp_path,
         assert loss_of(model).item() == pytest.approx(after, rel=1e-4)
     of_images = {name: tensor for name, tensor in load(whole / "model").state_dict().items() if "vis" in name or "projector" in name}
     assert len(of_images) > 5
+    assert names_in(tmp_path / "whole") == names_in(whole / "model")
     for name, tensor in of_images.items():
         assert torch.equal(inside.state_dict()[name], tensor), name
     for along in ("preprocessor_config.json", "tokenizer.json", "README.md", "LICENSE"):

@@ -163,6 +163,24 @@ Json qwen3_5_with(const std::string& changes) {
   return config;
 }
 
+// config.json of Qwen3.5-35B-A3B with these values in it.
+Json qwen3_5_moe_with(const std::string& changes) {
+  Json config = qwen3_5_with(R"({
+    "model_type": "qwen3_5_moe_text", "architectures": ["Qwen3_5MoeForCausalLM"],
+    "hidden_size": 2048, "num_hidden_layers": 40, "num_key_value_heads": 2,
+    "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512})");
+  config.erase("intermediate_size");
+  config.update(parse_json(changes, "a preset"));
+  return config;
+}
+
+constexpr const char* kQwen3Next_80b_a3b = R"({
+  "model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"], "num_hidden_layers": 48,
+  "num_experts": 512, "num_experts_per_tok": 10, "norm_topk_prob": true, "vocab_size": 151936,
+  "eos_token_id": 151645
+})";
+
 // config.json of the 1B with these values in it.
 Json gemma3_with(const std::string& changes) {
   Json config = parse_json(kGemma3_1b, "the preset gemma3-1b");
@@ -259,6 +277,16 @@ const std::vector<ModelPreset>& model_presets() {
                         "linear_key_head_dim": 16, "linear_value_head_dim": 16, "vocab_size": 320,
                         "max_position_embeddings": 1048576, "tie_word_embeddings": true, "eos_token_id": 256})"),
        true},
+      {"tiny-qwen3.5-moe",
+       "a tiny-qwen3.5 with 8 experts, of which a token has 3, beside one that every token has",
+       qwen3_5_moe_with(R"({"hidden_size": 64, "num_hidden_layers": 2,
+                            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+                            "full_attention_interval": 2, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+                            "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+                            "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 56,
+                            "shared_expert_intermediate_size": 56, "vocab_size": 320,
+                            "max_position_embeddings": 1048576, "tie_word_embeddings": true, "eos_token_id": 256})"),
+       true},
       {"bert-tiny", "an encoder of the same width, for masked-token training (--mask_token_id 258)",
        parse_json(kTinyBert, "the preset bert-tiny"), true},
       {"small", "llama, 512 wide, 8 layers, 8/4 heads, vocabulary 32,000", llama_with(kSmallLlama), false},
@@ -275,6 +303,10 @@ const std::vector<ModelPreset>& model_presets() {
       {"qwen3-30b-a3b", "the sizes of Qwen3-30B-A3B of July 2025 (Instruct, Coder): 128 experts",
        llama_with(kQwen3_30b_a3b), false},
       {"qwen3.5-9b", "the sizes of Qwen3.5 9B's text model", qwen3_5_with("{}"), false},
+      {"qwen3.5-35b-a3b", "the sizes of Qwen3.5-35B-A3B's text model: 256 experts and a shared one",
+       qwen3_5_moe_with("{}"), false},
+      {"qwen3-next-80b-a3b", "the sizes of Qwen3-Next-80B-A3B: 512 experts and a shared one",
+       qwen3_5_moe_with(kQwen3Next_80b_a3b), false},
       {"mixtral-8x7b", "the sizes of Mixtral 8x7B", llama_with(kMixtral_8x7b), false},
       {"gemma3-270m", "the sizes of Gemma 3 270M, windows of 512",
        gemma3_with(R"({"hidden_size": 640, "intermediate_size": 2048, "num_hidden_layers": 18})"), false},

@@ -272,8 +272,7 @@ double Engine::model_flops(const TokenBatch& batch) const {
       pairs += config_.attention_pairs(cu_seqlens[i] - cu_seqlens[i - 1], options_.sparse);
   }
   const auto tokens = static_cast<double>(batch.tokens.size(0) * batch.layout.tokens);
-  const auto delta_layers = static_cast<double>(std::ranges::count(config_.delta_layers, true));
-  const double of_states = config_.delta_net ? delta_layers * config_.delta_net->flops_per_token() : 0;
+  const double of_states = delta_flops_per_token(config_.delta_net, config_.delta_layers);
   return (layout_.flops_per_token() + of_states) * tokens +
          pairs.flops(config_.heads(), config_.heads_of_full_attention());
 }

@@ -40,7 +40,7 @@ struct SequenceContext {
   at::Tensor positions;             // [B * s] int64: each token's position in its document
   std::vector<RotaryTable> rotary;  // of this rank's positions, of each layer; layers share them as masks
   SampleLayout layout;
-  std::vector<Documents> documents;  // of each sample, or empty
+  at::Tensor document_begins_BS;  // kernels/document_begins.h, of models with a DeltaNet; or undefined
 };
 
 // Of a layer, by tokens.
@@ -94,7 +94,7 @@ class LayerRunner {
   };
   Call call_of(int64_t layer, const UnitWeights& weights, const SequenceContext& context) const;
   ShardedDeltaNet::Call delta_call(const Call& call) const {
-    return {*layer_, call.tensors, call.context.layout, call.context.documents};
+    return {*layer_, call.tensors, call.context.layout, call.context.document_begins_BS};
   }
   Projection project(const Call& call, const at::Tensor& x);
   // Attention's or the DeltaNet's, as ShardedAttention names them.

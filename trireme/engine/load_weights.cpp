@@ -39,10 +39,10 @@ class WeightLoader {
                const std::vector<UnitShare>& shares, const WeightLoading& loading)
       : layout_(layout), shares_(shares), loading_(loading), pieces_(layout.units.size()) {
     for (size_t unit = 0; unit < layout.units.size(); ++unit)
-      for (const ParameterSpec& spec : layout.units[unit].parameters)
-        cut({.spec = &spec,
-             .stored = &reader.stored(spec),
-             .second = reader.second_stored(spec, layout),
+      for (const ParameterSpec* spec : reader.parameters_of(layout.units[unit]))
+        cut({.spec = spec,
+             .stored = &reader.stored(*spec),
+             .second = reader.second_stored(*spec, layout),
              .of_ranks = {}},
             shares[unit], pieces_[unit]);
     begin_reading();

@@ -10,6 +10,7 @@
 #include "trireme/device/memory_account.h"
 #include "trireme/device/tensor_memory.h"
 #include "trireme/forecast/gather_order.h"
+#include "trireme/kernels/document_begins.h"
 #include "trireme/kernels/token_tiles.h"
 #include "trireme/model/model_family.h"
 #include "trireme/model/rotary.h"
@@ -94,7 +95,8 @@ SequenceContext ModelExecutor::context_of(const TokenBatch& batch) const {
   context.positions = positions_in_documents(batch, mesh_.sp->rank()).to(settings_.device);
   context.rotary = rotary_of(batch, context.positions);
   context.layout = batch.layout;
-  context.documents = batch.documents;
+  if (config_.delta_net && !batch.documents.empty())
+    context.document_begins_BS = document_begins(batch.documents).to(settings_.device);
   return context;
 }
 

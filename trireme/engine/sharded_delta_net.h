@@ -11,7 +11,6 @@
 
 #include "trireme/attention/column_exchange.h"
 #include "trireme/attention/delta_heads.h"
-#include "trireme/base/documents.h"
 #include "trireme/base/sample_layout.h"
 #include "trireme/comm/group.h"
 #include "trireme/model/layer.h"
@@ -27,7 +26,7 @@ class ShardedDeltaNet {
     const Layer& arithmetic;
     const LayerTensors& tensors;
     const SampleLayout& layout;
-    const std::vector<Documents>& documents;  // of each sample, or empty
+    const at::Tensor& document_begins_BS;  // kernels/document_begins.h, or undefined
   };
   // [B, s, 1, C] -> [B, S, c]. One all-to-all. Collective.
   at::Tensor exchange(const at::Tensor& columns_BsND, const Call& call);

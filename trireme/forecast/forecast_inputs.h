@@ -22,16 +22,17 @@ inline constexpr int64_t kFloat_bytes = 4;
 
 struct ModelSizes {
   int64_t layers = 0;
-  int64_t hidden = 0;             // M
-  int64_t intermediate = 0;       // I, of each expert of a mixture
-  int64_t experts = 0;            // E of a mixture; 0: one MLP for all tokens
-  int64_t experts_per_token = 0;  // of them
-  int64_t mlp_kept_width = 0;     // ModelConfig::mlp_kept_width
-  int64_t heads = 0;              // H
-  int64_t kv_heads = 0;           // K
-  int64_t head_dim = 0;           // D
-  bool keys_are_values = false;   // AttentionHeads
-  bool gated_attention = false;   // AttentionHeads::gated
+  int64_t hidden = 0;               // M
+  int64_t intermediate = 0;         // I, of each expert of a mixture
+  int64_t experts = 0;              // E of a mixture; 0: one MLP for all tokens
+  int64_t experts_per_token = 0;    // of them
+  int64_t shared_intermediate = 0;  // of an expert that every token has beside them; 0: there is none
+  int64_t mlp_kept_width = 0;       // ModelConfig::mlp_kept_width
+  int64_t heads = 0;                // H
+  int64_t kv_heads = 0;             // K
+  int64_t head_dim = 0;             // D
+  bool keys_are_values = false;     // AttentionHeads
+  bool gated_attention = false;     // AttentionHeads::gated
   // Values of a head that turn; 0: all.
   int64_t turning_width = 0;
   // Of layers without a window, where they have others (Gemma 4); layer_kinds.h tells the kinds apart.
@@ -75,9 +76,9 @@ struct ModelSizes {
   }
 
   bool scales_queries(int64_t tokens) const { return tokens > most_unscaled_tokens; }
-  // MLPs that a token goes through, and values of a token between their products.
+  // MLPs that a token goes through beside a shared expert, and values of a token between their products.
   int64_t mlps_per_token() const { return experts > 0 ? experts_per_token : 1; }
-  int64_t mlp_width() const { return mlps_per_token() * intermediate; }
+  int64_t mlp_width() const { return mlps_per_token() * intermediate + shared_intermediate; }
   // Tokens of which one goes to an expert, on average.
   double tokens_per_expert_row() const {
     return experts > 0 ? static_cast<double>(experts) / static_cast<double>(experts_per_token) : 1;

@@ -163,7 +163,9 @@ class Timeline {
     }
     record("rotary tables");
     const int64_t scales = model.scales_queries(inputs_.tokens) ? rows * kFloat_bytes : 0;
-    held_[other] = tables + scales + inputs_.batch * inputs_.shard_tokens * (8 + 4);  // positions, losses
+    const int64_t begins = model.delta_net && inputs_.packed ? inputs_.batch * inputs_.tokens * 4 : 0;
+    held_[other] =
+        tables + scales + begins + inputs_.batch * inputs_.shard_tokens * (8 + 4);  // positions, losses
     held_[activations] = layer_->x;
     for (int64_t layer = 0; layer < plan_.layers; ++layer) {
       name_pass("forward", layer);

@@ -18,7 +18,7 @@ struct TileSizes {
   int64_t o_copy;     // bytes an element of o in the tile: of a gated one, or of one that is converted
   int64_t norm_rows;  // of a DeltaNet's output, a head's each; 0: it has no norm
   int64_t norm_width;
-  int64_t stored;  // bytes of an element between tiles
+  int64_t projection_modules = 0;  // of a DeltaNet, that LoRA adapts
   bool on_host, bf16_blocks, token_kernels;
 
   explicit TileSizes(const ForecastInputs& inputs) {
@@ -28,7 +28,6 @@ struct TileSizes {
     head_T = largest_tile(rows, inputs.logits_tile_tokens);
     t = inputs.tile_bytes;
     convert = inputs.storage_bytes != t ? t : 0;
-    stored = inputs.storage_bytes;
     threads = inputs.product_threads;
     m = model.hidden;
     i = model.intermediate;
@@ -44,7 +43,8 @@ struct TileSizes {
       q = gate = delta.output_columns();
       v = 0;
       packed = delta.columns();
-      projected = packed + gate;
+      projected = model.delta_net->projected_columns();
+      projection_modules = model.delta_net->projection_modules();
       norm_rows = T * delta.value;
       norm_width = delta.value_width;
     }
@@ -159,41 +159,54 @@ void add_expert_mlp(const ModelSizes& model, const TileSizes& s, TileBytes& byte
   const int64_t summed =
       Tm * (kFloat_bytes + std::max(t + (narrow ? kFloat_bytes : 0), widens ? 2 * kFloat_bytes : 0));
 
-  const auto forward = [&](int64_t gate_up) {  // with logits
-    const int64_t held = Tm * t + gate_up;     // x1
-    return std::max(
-        {T * s.q * s.o_copy + Tm * (s.convert + t) + s.inner(1),  // o, x
-         gated_output_bytes(s), held + Tm * t + std::max({s.blocks(2, s.m), probabilities, routing + Rm * t}),
-         held + routing + Rm * t + Ri * t + s.blocks(2, s.i, R, s.i), Tm * t + routing + Rm * t + summed});
+  // Of the expert that every token has (model/families/shared_expert.cpp), and what is held meanwhile.
+  const int64_t shared = model.shared_intermediate, Tshared = T * shared * t;
+  const auto shared_forward = [&](int64_t gate_up) {
+    return shared == 0 ? 0 : gate_up + Tshared + std::max(s.blocks(2, shared), s.inner(2));
+  };
+  const auto shared_backward = [&](int64_t gate_up) {
+    if (shared == 0) return int64_t{0};
+    return gate_up +
+           std::max(2 * Tshared + std::max({s.blocks(6, shared), widens ? T * shared * kFloat_bytes : 0,
+                                            s.gradient(s.m, shared)}),
+                    std::max(s.gradient(2 * shared, s.m, 2), Tm * t + s.inner(2)));
+  };
+
+  const auto forward = [&](int64_t gate_up, int64_t shared_gate_up) {         // with logits
+    const int64_t held = Tm * t + gate_up;                                    // x1
+    return std::max({T * s.q * s.o_copy + Tm * (s.convert + t) + s.inner(1),  // o, x
+                     gated_output_bytes(s), 2 * Tm * t + shared_forward(shared_gate_up),
+                     held + Tm * t + std::max({s.blocks(2, s.m), probabilities, routing + Rm * t}),
+                     held + routing + Rm * t + Ri * t + s.blocks(2, s.i, R, s.i),
+                     Tm * t + routing + Rm * t + summed});
   };
   const int64_t gate_up = 2 * Ri * t + T * E * t;
-  bytes.output_forward = forward(gate_up);
-  bytes.output_forward_kept = forward(0);
+  bytes.output_forward = forward(gate_up, 2 * Tshared);
+  bytes.output_forward_kept = forward(0, 0);
 
   // One expert may have all T tokens: nothing balances them.
-  const auto backward = [&](int64_t x1, int64_t made) {
+  const auto backward = [&](int64_t x1, int64_t made, int64_t shared_made) {
+    const int64_t logits = made > 0 ? T * E * t : 0;
     const int64_t held = T * s.q * s.o_copy + Tm * s.convert + x1;  // o, dy
     const int64_t mlp = held + Tm * t + routing + Rm * t;           // normed, its rows
     const int64_t down = mlp + made + 2 * Ri * t;                   // dact, act
     const int64_t gradients = std::max(s.plain_gradient(s.m, s.i, T), s.blocks(6, s.i, R, s.i));
     return std::max({down + Rm * t + gradients, down + (widens ? Ri * kFloat_bytes : 0),
-                     mlp + made + s.plain_gradient(2 * s.i, s.m, T),
-                     mlp + (made > 0 ? T * E * t : 0) + summed + Tm * t, held + after_mlp_backward(s, 0)});
+                     mlp + made + s.plain_gradient(2 * s.i, s.m, T), mlp + logits + summed + Tm * t,
+                     held + 2 * Tm * t + routing + logits + shared_backward(shared_made),
+                     held + after_mlp_backward(s, 0)});
   };
-  bytes.output_backward = backward(Tm * t, gate_up);
-  bytes.output_backward_kept = backward(0, 0);
+  bytes.output_backward = backward(Tm * t, gate_up, 2 * Tshared);
+  bytes.output_backward_kept = backward(0, 0, 0);
 }
 
 // Before a DeltaNet: all columns and the gate in one product.
 void add_delta_net_projection(const TileSizes& s, TileBytes& bytes) {
-  constexpr int64_t kProducts = 4;  // that LoRA adapts
-  const int64_t Tm = s.T * s.m * s.t, columns = s.T * s.projected;
-  bytes.input_forward = Tm + std::max(s.blocks(2, s.m), columns * s.t + s.inner(kProducts));
-  const int64_t products = std::max(Tm + std::max(s.rms_backward(s.T), s.inner(kProducts)),
-                                    s.gradient(s.projected, s.m, kProducts));
-  // As they are stored, and converted.
-  const int64_t converting = s.convert > 0 ? columns * s.stored : 0;
-  bytes.input_backward = Tm + columns * s.t + std::max(converting, products);
+  const int64_t Tm = s.T * s.m * s.t, columns = s.T * s.projected, modules = s.projection_modules;
+  bytes.input_forward = Tm + std::max(s.blocks(2, s.m), columns * s.t + s.inner(modules));
+  const int64_t products =
+      std::max(Tm + std::max(s.rms_backward(s.T), s.inner(modules)), s.gradient(s.projected, s.m, modules));
+  bytes.input_backward = Tm + columns * s.t + products;
 }
 
 // Before attention (families/decoder_layer.cpp). Where keys are values the projection is narrower than what

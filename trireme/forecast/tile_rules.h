@@ -43,8 +43,8 @@ constexpr int64_t tile_tokens_by_rule(int64_t mlp_width, bool on_gpu, double tok
 
 inline int64_t tile_tokens_by_rule(const ModelSizes& model, bool on_gpu) {
   const int64_t rows_width = model.experts > 0 ? model.experts_per_token * model.hidden : 0;
-  return tile_tokens_by_rule(std::max(model.mlp_width(), rows_width / 2), on_gpu,
-                             model.tokens_per_expert_row());
+  const int64_t widest = std::max(model.mlps_per_token() * model.intermediate, model.shared_intermediate);
+  return tile_tokens_by_rule(std::max(widest, rows_width / 2), on_gpu, model.tokens_per_expert_row());
 }
 
 constexpr int64_t kCpuLogitsTile_bytes = int64_t{64} << 20;

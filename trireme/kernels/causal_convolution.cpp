@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "trireme/base/error.h"
 #include "trireme/kernels/causal_convolution_bytes.h"
 #include "trireme/kernels/token_ops.h"
 
@@ -12,21 +13,12 @@ int64_t block_rows(const at::Tensor& x_BSC) {
   return convolution_block_rows(x_BSC.size(2), x_BSC.is_cpu());
 }
 
-// Tokens before each token that are in its document, `most` at most: [S, 1], of one sample.
-at::Tensor tokens_before(const Documents& documents, int64_t most, at::Device device) {
-  const std::vector<int64_t>& borders = documents.cu_seqlens();
-  at::Tensor before = at::full({documents.tokens(), 1}, most, at::kLong);
-  int64_t* const values = before.mutable_data_ptr<int64_t>();
-  for (size_t i = 0; i + 1 < borders.size(); ++i)
-    for (int64_t at = 0; at < std::min(most, borders[i + 1] - borders[i]); ++at) values[borders[i] + at] = at;
-  return before.to(device);
-}
-
 // One sample's rows, and the convolution of a block of them.
 class Sample {
  public:
-  Sample(const at::Tensor& x_SC, const at::Tensor& taps_WC, const at::Tensor& before_S1)
-      : x_(x_SC), taps_(taps_WC), before_(before_S1) {}
+  // `begins`: of its documents (document_begins.h), or undefined.
+  Sample(const at::Tensor& x_SC, const at::Tensor& taps_WC, const at::Tensor& begins_S)
+      : x_(x_SC), taps_(taps_WC), begins_(begins_S) {}
 
   int64_t taps() const { return taps_.size(0); }
   // x_{t - back} of rows t in [first, end), zero where another document has it; first >= back.
@@ -35,7 +27,9 @@ class Sample {
   }
   // Rows that belong to rows [first, end), zero where their document began since `back` tokens.
   at::Tensor seen(const at::Tensor& rows, int64_t first, int64_t end, int64_t back) const {
-    return before_.defined() && back > 0 ? rows.masked_fill(before_.slice(0, first, end).lt(back), 0) : rows;
+    if (!begins_.defined() || back == 0) return rows;
+    const at::Tensor tokens_back = at::arange(first - back, end - back, begins_.options());
+    return rows.masked_fill(begins_.slice(0, first, end).gt(tokens_back).unsqueeze(1), 0);
   }
   at::Tensor tap(int64_t back) const { return taps_[taps() - 1 - back]; }
   at::Tensor pre(int64_t begin, int64_t end) const {
@@ -48,30 +42,28 @@ class Sample {
   }
 
  private:
-  at::Tensor x_, taps_, before_;
+  at::Tensor x_, taps_, begins_;
 };
 
 // Calls body(sample, its number).
 template <typename Body>
-void each_sample(const at::Tensor& x_BSC, const at::Tensor& weight_CW,
-                 const std::vector<Documents>& documents, const Body& body) {
+void each_sample(const at::Tensor& x_BSC, const at::Tensor& weight_CW, const at::Tensor& document_begins_BS,
+                 const Body& body) {
   const at::NoGradGuard no_grad;
+  TRIREME_ASSERT(!document_begins_BS.defined() || document_begins_BS.sizes() == x_BSC.sizes().slice(0, 2),
+                 "convolution of ", x_BSC.sizes(), ": other document_begins");
   const at::Tensor taps = weight_CW.to(compute_dtype(weight_CW)).t().contiguous();
-  for (int64_t b = 0; b < x_BSC.size(0); ++b) {
-    const at::Tensor before = documents.empty() ? at::Tensor()
-                                                : tokens_before(documents.at(static_cast<size_t>(b)),
-                                                                taps.size(0) - 1, x_BSC.device());
-    body(Sample(x_BSC[b], taps, before), b);
-  }
+  for (int64_t b = 0; b < x_BSC.size(0); ++b)
+    body(Sample(x_BSC[b], taps, document_begins_BS.defined() ? document_begins_BS[b] : at::Tensor()), b);
 }
 
 }  // namespace
 
 at::Tensor causal_convolution(const at::Tensor& x_BSC, const at::Tensor& weight_CW,
-                              const std::vector<Documents>& documents) {
+                              const at::Tensor& document_begins_BS) {
   at::Tensor y = at::empty(x_BSC.sizes(), x_BSC.options());
   const int64_t rows = block_rows(x_BSC), S = x_BSC.size(1);
-  each_sample(x_BSC, weight_CW, documents, [&](const Sample& sample, int64_t b) {
+  each_sample(x_BSC, weight_CW, document_begins_BS, [&](const Sample& sample, int64_t b) {
     for (int64_t begin = 0; begin < S; begin += rows) {
       const int64_t end = std::min(S, begin + rows);
       at::Tensor pre = sample.pre(begin, end);
@@ -82,10 +74,10 @@ at::Tensor causal_convolution(const at::Tensor& x_BSC, const at::Tensor& weight_
 }
 
 void causal_convolution_backward(const at::Tensor& dy_BSC, const at::Tensor& x_BSC,
-                                 const at::Tensor& weight_CW, const std::vector<Documents>& documents,
+                                 const at::Tensor& weight_CW, const at::Tensor& document_begins_BS,
                                  const at::Tensor& dx_BSC, const at::Tensor& dweight_CW) {
   const int64_t rows = block_rows(x_BSC), S = x_BSC.size(1), C = x_BSC.size(2);
-  each_sample(x_BSC, weight_CW, documents, [&](const Sample& sample, int64_t b) {
+  each_sample(x_BSC, weight_CW, document_begins_BS, [&](const Sample& sample, int64_t b) {
     const int64_t reach = sample.taps() - 1;
     at::Tensor later;  // what rows of the block behind add to the last rows of this one: [reach, C]
     for (int64_t end = S; end > 0;) {

@@ -10,7 +10,7 @@
 //
 // B batch, S tokens, K key heads of width Dk, V value heads of width Dv, G segments of some chunks. A segment
 // is worked on at a time (delta_rule_segment.h), so memory beside inputs and results is bounded; documents
-// are parted by masks within chunks, so that many cost as much as one. Bytes: delta_rule_bytes.h.
+// are parted by masks within chunks, so that many cost as much as one. The host waits for nothing. Bytes: delta_rule_bytes.h.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,6 @@
 
 #include <ATen/ATen.h>
 
-#include "trireme/base/documents.h"
 #include "trireme/kernels/delta_rule_bytes.h"
 
 namespace trireme {
@@ -35,7 +34,7 @@ struct DeltaRuleInputs {
 
 struct DeltaRuleSpec {
   std::vector<int64_t> key_of_value = {};  // the key head that each value head reads
-  std::vector<Documents> documents = {};   // of each sample; empty: a sample is one document
+  at::Tensor document_begins_BS = {};      // document_begins.h, on the inputs' device; or undefined
   int64_t segment_chunks = 0;              // 0: what suits the device
 };
 

@@ -1,7 +1,7 @@
 // What the gated delta rule (delta_rule.h) allocates, in integers: by these the forecast counts. No torch
 // here.
 //
-// Beside inputs, results and a byte a token there is one segment of n chunks of C = 64 tokens at a time, so
+// Beside inputs and results there is one segment of n chunks of C = 64 tokens at a time, so
 // the memory does not grow with the sequence; only the states that forward keeps do, Dk Dv elements a head
 // and segment.
 #pragma once
@@ -61,11 +61,12 @@ constexpr int64_t delta_rule_segment_bytes(const DeltaRuleSizes& z) {
   const int64_t of_keys = z.key_rows() * (2 * z.key_width + 2);
   const int64_t of_values = z.value_rows() * (4 * kDeltaChunk_tokens + 3 * z.key_width + 3);
   const int64_t unspread = z.spread ? 2 * z.segment_tokens() * z.key_heads * z.key_width : 0;
-  const int64_t sums_in_fp64 = 3 * z.value_rows(), documents = 9 * z.segment_tokens() * kDeltaChunk_tokens;
+  const int64_t sums_in_fp64 = 3 * z.value_rows();
+  const int64_t documents = z.segment_tokens() * (9 * kDeltaChunk_tokens + 4);
   return z.value_bytes * (of_keys + of_values + unspread + z.state()) + 8 * sums_in_fp64 + documents;
 }
 
-// Of whole segments and of the rest behind them, which alone may end within a chunk; and where documents begin.
+// Of whole segments and of the rest behind them, which alone may end within a chunk.
 template <typename Bytes>
 constexpr int64_t delta_rule_peak_bytes(const DeltaRuleSizes& z, const Bytes& of_segment) {
   const int64_t segment_tokens = z.segment_chunks * kDeltaChunk_tokens, rest = z.tokens % segment_tokens;
@@ -74,9 +75,7 @@ constexpr int64_t delta_rule_peak_bytes(const DeltaRuleSizes& z, const Bytes& of
     segment.tokens = tokens;
     return of_segment(segment);
   };
-  const int64_t peak =
-      std::max(z.tokens >= segment_tokens ? of_tokens(segment_tokens) : 0, rest > 0 ? of_tokens(rest) : 0);
-  return peak + z.batch * z.chunks() * kDeltaChunk_tokens;
+  return std::max(z.tokens >= segment_tokens ? of_tokens(segment_tokens) : 0, rest > 0 ? of_tokens(rest) : 0);
 }
 
 constexpr int64_t delta_rule_forward_of_segment_bytes(const DeltaRuleSizes& z) {

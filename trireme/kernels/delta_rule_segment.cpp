@@ -27,34 +27,16 @@ void check_delta_rule(const DeltaRuleInputs& in, const DeltaRuleSpec& spec) {
                  spec.key_of_value.size(), " value heads, expected ", v.size(2));
   for (const int64_t head : spec.key_of_value)
     TRIREME_ASSERT(head >= 0 && head < q.size(2), "delta rule: key head ", head, " of ", q.size(2));
-  TRIREME_ASSERT(spec.documents.empty() || static_cast<int64_t>(spec.documents.size()) == q.size(0),
-                 "delta rule: documents of ", spec.documents.size(), " samples, expected ", q.size(0));
-  for (const Documents& documents : spec.documents)
-    TRIREME_ASSERT(documents.tokens() == q.size(1), "delta rule: documents of ", documents.tokens(),
-                   " tokens, expected ", q.size(1));
+  const at::Tensor& begins = spec.document_begins_BS;
+  TRIREME_ASSERT(!begins.defined() || (begins.sizes() == q.sizes().slice(0, 2) &&
+                                       begins.scalar_type() == at::kInt && begins.device() == q.device()),
+                 "delta rule: document_begins of ", begins.defined() ? begins.sizes() : at::IntArrayRef(),
+                 ", expected int32 ", q.sizes().slice(0, 2), " on ", q.device());
 }
 
 int64_t chunks_of_segments(const DeltaRuleSpec& spec, at::Device device) {
   if (spec.segment_chunks > 0) return spec.segment_chunks;
   return device.is_cpu() ? kDeltaSegmentOfCpu_chunks : kDeltaSegmentOfGpu_chunks;
-}
-
-// [B, whole chunks]; what is beyond the last token belongs to its document, where it adds nothing.
-at::Tensor begins_in_chunks(const std::vector<Documents>& batch, const DeltaRuleSizes& z, at::Device device) {
-  const int64_t rows = z.chunks() * kDeltaChunk_tokens;
-  at::Tensor begin_BS = at::full({z.batch, rows}, -1, at::TensorOptions().dtype(at::kChar));
-  for (int64_t sample = 0; sample < z.batch; ++sample) {
-    int8_t* const begin = begin_BS.mutable_data_ptr<int8_t>() + sample * rows;
-    const std::vector<int64_t> borders =
-        documents_of(batch, static_cast<size_t>(sample), z.tokens).cu_seqlens();
-    for (size_t document = 0; document + 1 < borders.size(); ++document) {
-      // To its chunk's end, or where the next document says otherwise; in later chunks it began before.
-      const int64_t first = borders[document],
-                    chunk_end = (first / kDeltaChunk_tokens + 1) * kDeltaChunk_tokens;
-      std::fill(begin + first, begin + chunk_end, static_cast<int8_t>(first % kDeltaChunk_tokens));
-    }
-  }
-  return begin_BS.to(device);
 }
 
 at::Tensor transposed(const at::Tensor& x) {
@@ -85,9 +67,12 @@ DeltaRuleCall::DeltaRuleCall(const DeltaRuleInputs& inputs, const DeltaRuleSpec&
   if (group_ == 0) {
     group_ = 1;
     sizes_.spread = true;
-    key_of_value_ = at::tensor(spec.key_of_value, at::kLong).to(q.device());
+    // Filled there: a copy from the host would make it wait.
+    key_of_value_ = at::empty({sizes_.value_heads}, q.options().dtype(at::kLong));
+    for (int64_t head = 0; head < sizes_.value_heads; ++head)
+      key_of_value_.narrow(0, head, 1).fill_(spec.key_of_value[static_cast<size_t>(head)]);
   }
-  begin_in_chunk_BS_ = begins_in_chunks(spec.documents, sizes_, q.device());
+  document_begins_BS_ = spec.document_begins_BS;
 }
 
 bool DeltaRuleCall::empty() const {
@@ -147,6 +132,22 @@ at::Tensor DeltaRuleCall::of_inputs(at::Tensor d_rows_nBKCD, const UnitRows& uni
   return at::zeros(sizes, d_rows_nBKCD.options()).index_add_(2, key_of_value_, d_rows_nBKCD);
 }
 
+at::Tensor DeltaRuleCall::begins_in_chunks(const DeltaSegment& segment) const {
+  const int64_t n = segment.chunks, rows = n * kDeltaChunk_tokens;
+  const auto options = options_.dtype(at::kInt);
+  const at::Tensor chunk_n11 =
+      at::arange(segment.first_token, segment.first_token + rows, kDeltaChunk_tokens, options)
+          .view({n, 1, 1});
+  if (!document_begins_BS_.defined())
+    return chunk_n11.neg().clamp_min_(-1).expand({n, sizes_.batch, kDeltaChunk_tokens});
+  const int64_t tokens = std::min(rows, sizes_.tokens - segment.first_token);
+  at::Tensor begins_BS = document_begins_BS_.narrow(1, segment.first_token, tokens);
+  // What is beyond the last token belongs to its document, where it adds nothing.
+  if (tokens < rows)
+    begins_BS = at::cat({begins_BS, begins_BS.narrow(1, tokens - 1, 1).expand({-1, rows - tokens})}, 1);
+  return (begins_BS.unflatten(1, {n, kDeltaChunk_tokens}).transpose(0, 1) - chunk_n11).clamp_min_(-1);
+}
+
 DeltaSegment DeltaRuleCall::segment(int64_t index) const {
   DeltaSegment s;
   const int64_t first_chunk = index * sizes_.segment_chunks;
@@ -160,9 +161,7 @@ DeltaSegment DeltaRuleCall::segment(int64_t index) const {
   s.v_nBVCD = in_chunks(inputs_.v_BSVD, s);
   s.beta_nBVC1 = in_chunks(inputs_.beta_BSV.unsqueeze(-1), s).to(dtype).contiguous();
 
-  const at::Tensor begin_nBC = begin_in_chunk_BS_.narrow(1, s.first_token, n * kDeltaChunk_tokens)
-                                   .unflatten(1, {n, kDeltaChunk_tokens})
-                                   .transpose(0, 1);
+  const at::Tensor begin_nBC = begins_in_chunks(s);
   const at::Tensor place_C = at::arange(kDeltaChunk_tokens, begin_nBC.options());
   const at::Tensor document = (begin_nBC.unsqueeze(-1) <= place_C).tril_();
   s.document_nBCC = document.to(at::kDouble);

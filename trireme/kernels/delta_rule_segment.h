@@ -74,13 +74,15 @@ class DeltaRuleCall {
 
  private:
   UnitRows unit_rows(const at::Tensor& x_BSKD, double scale, const DeltaSegment& segment) const;
+  // int32 [n, B, C]: where a token's document begins in its chunk; -1: before it.
+  at::Tensor begins_in_chunks(const DeltaSegment& segment) const;
 
   DeltaRuleInputs inputs_;
   DeltaRuleSizes sizes_;
   at::TensorOptions options_;
-  int64_t group_ = 1;             // V / K'
-  at::Tensor key_of_value_;       // undefined where key heads need not be spread
-  at::Tensor begin_in_chunk_BS_;  // int8: where a token's document begins in its chunk; -1: before it
+  int64_t group_ = 1;        // V / K'
+  at::Tensor key_of_value_;  // undefined where key heads need not be spread
+  at::Tensor document_begins_BS_;
 };
 
 }  // namespace trireme

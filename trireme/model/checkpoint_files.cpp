@@ -58,6 +58,22 @@ const SafetensorsEntry* CheckpointReader::find(const std::string& name) const {
   return find_of_language_model(weights_, name);
 }
 
+std::vector<const ParameterSpec*> CheckpointReader::parameters_of(const UnitSpec& unit) const {
+  std::vector<const ParameterSpec*> joined, found;
+  for (const ParameterSpec& spec : unit.joined)
+    if (find(spec.name) != nullptr) joined.push_back(&spec);
+  for (const ParameterSpec& spec : unit.parameters) {
+    const auto whole = std::ranges::find_if(joined, [&](const ParameterSpec* all) {
+      return spec.offset >= all->offset && spec.offset < all->offset + all->elements;
+    });
+    if (whole == joined.end())
+      found.push_back(&spec);
+    else if ((*whole)->offset == spec.offset)
+      found.push_back(*whole);
+  }
+  return found;
+}
+
 const SafetensorsEntry& CheckpointReader::stored(const ParameterSpec& spec) const {
   const SafetensorsEntry* found = find(spec.name);
   if (found == nullptr && !spec.other_name.empty()) found = find(spec.other_name);
@@ -100,14 +116,14 @@ void CheckpointReader::read_unit(const UnitSpec& unit, at::Tensor& flat) const {
   TRIREME_ASSERT(flat.dim() == 1 && flat.size(0) == unit.elements && at::isFloatingType(flat.scalar_type()),
                  "unit ", unit.name);
   int64_t filled = 0;
-  for (const ParameterSpec& spec : unit.parameters) {
-    const SafetensorsEntry& entry = stored(spec);
-    flat.narrow(0, filled, spec.offset - filled)
+  for (const ParameterSpec* spec : parameters_of(unit)) {
+    const SafetensorsEntry& entry = stored(*spec);
+    flat.narrow(0, filled, spec->offset - filled)
         .zero_();  // padding is defined: it takes part in norms and sums
-    const at::Tensor values = flat.narrow(0, spec.offset, spec.elements);
+    const at::Tensor values = flat.narrow(0, spec->offset, spec->elements);
     if (const auto found = read_values(entry, values))
-      refuse_weight(entry, spec, *found, values[*found].item<double>());
-    filled = spec.offset + spec.elements;
+      refuse_weight(entry, *spec, *found, values[*found].item<double>());
+    filled = spec->offset + spec->elements;
   }
   flat.narrow(0, filled, unit.elements - filled).zero_();
 }
@@ -119,8 +135,8 @@ std::vector<std::string> CheckpointReader::unused_names(const ModelLayout& layou
     if (const SafetensorsEntry* found = find(name)) used.insert(found->name);
   };
   for (const UnitSpec& unit : layout.units)
-    for (const ParameterSpec& spec : unit.parameters)
-      for (const std::string& name : {spec.name, spec.other_name}) use(name);
+    for (const ParameterSpec* spec : parameters_of(unit))
+      for (const std::string& name : {spec->name, spec->other_name}) use(name);
   for (const TiedName& second : layout.tied_names) use(second.name);
   std::vector<std::string> unused;
   for (const std::string& name : weights_.names()) {

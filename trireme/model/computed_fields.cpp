@@ -46,7 +46,8 @@ Json computed_fields(const ModelConfig& config) {
   if (config.num_experts > 0)
     fields.update({{"num_experts", config.num_experts},
                    {"num_experts_per_tok", config.experts_per_token},
-                   {"norm_topk_prob", config.expert_weights_sum_to_one}});
+                   {"norm_topk_prob", config.expert_weights_sum_to_one},
+                   {"shared_expert_intermediate_size", config.shared_intermediate_size}});
   if (config.full_heads)
     fields.update({{"global_head_dim", config.full_heads->width},
                    {"num_global_key_value_heads", config.full_heads->key_value},

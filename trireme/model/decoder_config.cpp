@@ -16,6 +16,7 @@ using AttentionBias = DecoderKind::AttentionBias;
 using Windows = DecoderKind::Windows;
 
 constexpr int64_t kWidestHead = 65536;
+constexpr const char* kSharedWidth = "shared_expert_intermediate_size";
 
 void check_activation(const ConfigKeys& keys, const DecoderKind& kind) {
   const char* const kTanh = "gelu_pytorch_tanh";
@@ -37,7 +38,8 @@ void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
   if (kind.experts == nullptr && !kind.gemma4)
     keys.refuse_unless_absent(
         {"num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size"},
-        "mixtures of experts are supported as qwen3_moe and mixtral alone");
+        "this family has no mixtures of experts; mixtral, qwen2_moe, qwen3_moe, qwen3_next and qwen3_5_moe "
+        "have");
   keys.refuse_unless_absent({"no_rope_layers", "mrope_section", "vision_config", "audio_config"},
                             "models of this kind are not supported");
   keys.refuse_unless_absent(
@@ -55,7 +57,7 @@ void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
   check_activation(keys, kind);
   if (keys.integer_or_null("pretraining_tp", 1).value_or(1) > 1)
     keys.refuse("pretraining_tp", "slicing the matmuls as in pretraining is not supported; set it to 1");
-  if (!kind.qwen3_5 && keys.number(kTurningShare, 1) != 1)
+  if (!kind.delta_nets && keys.number(kTurningShare, 1) != 1)
     keys.refuse(kTurningShare, "rotating a part of each head is not supported");
   const char* const kCausalDecoders = "only causal decoders as transformers' own classes are supported";
   for (const char* key : {"is_encoder_decoder", "add_cross_attention", "use_qk_norm"})
@@ -71,6 +73,8 @@ void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
     keys.refuse("attention_bias", "this family's attention has no biases in transformers");
   if (kind.attention_bias == AttentionBias::qkv && !keys.boolean("attention_bias", true))
     keys.refuse("attention_bias", "this family's q, k and v projections always have biases in transformers");
+  if (kind.attention_bias == AttentionBias::qkv && !keys.boolean("qkv_bias", true))
+    keys.refuse("qkv_bias", "a model of this family without these biases is not built");
   if (keys.has("architectures")) {
     const std::string first = keys.first_text("architectures");
     if (!first.ends_with("ForCausalLM") && !first.ends_with("Model"))
@@ -79,11 +83,14 @@ void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
 }
 
 // What a mixture of experts may ask for that is not built.
-void refuse_unbuilt_experts(const ConfigKeys& keys) {
+void refuse_unbuilt_experts(const ConfigKeys& keys, const ExpertKind& kind) {
   keys.refuse_unless_absent(
-      {"n_shared_experts", "num_shared_experts", "shared_expert_intermediate_size", "first_k_dense_replace",
-       "n_group", "topk_group", "routed_scaling_factor", "scoring_func"},
-      "experts that every token shares, groups of experts and other routers are not supported");
+      {"n_shared_experts", "num_shared_experts", "first_k_dense_replace", "n_group", "topk_group",
+       "routed_scaling_factor", "scoring_func"},
+      "several experts that every token shares, groups of experts and other routers are "
+      "not supported");
+  if (kind.shared_width == 0)
+    keys.refuse_unless_absent({kSharedWidth}, "this family has no expert that every token shares");
   if (keys.boolean("output_router_logits", false))
     keys.refuse("output_router_logits",
                 "transformers would add a loss that balances the load of the experts, which is not built; "
@@ -107,18 +114,26 @@ int64_t number_of_experts(const ConfigKeys& keys, const ExpertKind& kind, int64_
   return experts;
 }
 
+bool weights_sum_to_one(const ConfigKeys& keys, ExpertKind::SumToOne rule) {
+  const char* const kKey = "norm_topk_prob";
+  if (rule != ExpertKind::SumToOne::always)
+    return keys.boolean(kKey, rule == ExpertKind::SumToOne::unless_denied);
+  if (!keys.boolean(kKey, true)) keys.refuse(kKey, "this family's weights sum to one in transformers");
+  return true;
+}
+
 void read_experts(const ConfigKeys& keys, const DecoderKind& kind, ModelConfig& config) {
-  refuse_unbuilt_experts(keys);
   const ExpertKind& experts = *kind.experts;
+  refuse_unbuilt_experts(keys, experts);
   config.num_experts = number_of_experts(keys, experts, config.num_hidden_layers);
   config.experts_per_token = keys.size("num_experts_per_tok", experts.experts_per_token);
   if (config.experts_per_token > config.num_experts)
     keys.refuse("num_experts_per_tok", cat("there are ", config.num_experts, " experts"));
   config.intermediate_size = keys.size(experts.width_key, kind.intermediate_size);
   config.expert_kind = kind.experts;
-  config.expert_weights_sum_to_one = experts.weights_sum_to_one || keys.boolean("norm_topk_prob", false);
-  if (experts.weights_sum_to_one && !keys.boolean("norm_topk_prob", true))
-    keys.refuse("norm_topk_prob", "this family's weights sum to one in transformers");
+  config.expert_weights_sum_to_one = weights_sum_to_one(keys, experts.sum_to_one);
+  if (experts.shared_width > 0)
+    config.shared_intermediate_size = keys.size(kSharedWidth, experts.shared_width);
 }
 
 const Json& types_of_layers(const ConfigKeys& keys, int64_t layers) {
@@ -289,7 +304,7 @@ void read_gemma4(const ConfigKeys& keys, ModelConfig& config) {
   set_layer_ropes(parse_said_layer_ropes(ConfigKeys(config.raw, keys.origin()), config), config);
 }
 
-constexpr double kQwen35TurningShare = 0.25;  // where the file is silent
+constexpr double kDeltaNetsTurningShare = 0.25;  // where the file is silent
 
 // Which layers have a DeltaNet: as layer_types says, or all but each full_attention_interval-th.
 std::vector<bool> delta_layers(const ConfigKeys& keys, int64_t layers) {
@@ -308,8 +323,9 @@ std::vector<bool> delta_layers(const ConfigKeys& keys, int64_t layers) {
   return delta;
 }
 
-void read_qwen3_5(const ConfigKeys& keys, ModelConfig& config) {
+void read_delta_nets(const ConfigKeys& keys, DeltaProjections projections, ModelConfig& config) {
   DeltaNet net;
+  net.projections = projections;
   net.heads.key = keys.size("linear_num_key_heads", 16);
   net.heads.value = keys.size("linear_num_value_heads", 32);
   net.heads.key_width = keys.size("linear_key_head_dim", 128, kWidestHead);
@@ -361,8 +377,8 @@ ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind
   config.qkv_bias = qkv_bias_alone || config.output_bias;
   config.mlp_bias = keys.boolean("mlp_bias", false);
   config.qk_norm = kind.qk_norm;
-  if (kind.qwen3_5)
-    read_qwen3_5(keys, config);
+  if (kind.delta_nets)
+    read_delta_nets(keys, *kind.delta_nets, config);
   else
     config.layer_window = layer_windows(keys, kind, config.num_hidden_layers);
   config.norms_add_one = kind.norms_add_one;
@@ -374,7 +390,7 @@ ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind
   else
     config.rope = parse_rope_config(keys, config,
                                     {kind.rope_theta, kind.scales_queries,
-                                     kind.qwen3_5 ? std::optional(kQwen35TurningShare) : std::nullopt});
+                                     kind.delta_nets ? std::optional(kDeltaNetsTurningShare) : std::nullopt});
 
   config.bos_token_id = keys.first_integer("bos_token_id", kind.bos_token_id);
   config.eos_token_id = keys.first_integer("eos_token_id", kind.eos_token_id);

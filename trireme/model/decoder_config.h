@@ -9,11 +9,19 @@ namespace trireme {
 
 // Of a mixture of experts.
 struct ExpertKind {
+  // What norm_topk_prob says of the weights of a token's experts, and what its silence does.
+  enum class SumToOne { always, unless_denied, if_asked };
+
   int64_t experts, experts_per_token;
-  const char* width_key;    // of an expert's width
-  bool weights_sum_to_one;  // else norm_topk_prob says it
+  const char* width_key;     // of an expert's width
+  int64_t shared_width = 0;  // of an expert that every token has beside its own; 0: there is none
+  SumToOne sum_to_one;
+  // PEFT means its matrices by gate_proj, up_proj and down_proj; else those of the other experts.
+  bool shared_has_lora = false;
   // Names of parameters behind the layer's; an expert's number stands between the second and its matrices.
   const char *router, *expert, *gate, *up, *down;
+  // Of all experts' matrices where a file joins them, [E, 2 I, M] and [E, M, I]; null: it is not read.
+  const char *joined_gate_up = nullptr, *joined_down = nullptr;
 };
 
 struct DecoderKind {
@@ -51,7 +59,7 @@ struct DecoderKind {
   bool gemma4 = false;
   // Gated DeltaNets in place of attention but for each n-th layer, gated attention, a part of each head
   // rotated.
-  bool qwen3_5 = false;
+  std::optional<DeltaProjections> delta_nets = {};
 };
 
 ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind);

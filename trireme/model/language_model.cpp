@@ -22,10 +22,10 @@ struct WholeModel {
 };
 
 // Those whose tokens without images see each other as in the language model alone.
-constexpr WholeModel kWholeModels[] = {{"gemma3", true, false},         {"gemma4", true, false},
-                                       {"gemma4_unified", true, false}, {"mistral3", true, false},
-                                       {"qwen2_vl", false, true},       {"qwen2_5_vl", false, true},
-                                       {"qwen3_vl", false, false},      {"qwen3_5", false, false}};
+constexpr WholeModel kWholeModels[] = {
+    {"gemma3", true, false},    {"gemma4", true, false},   {"gemma4_unified", true, false},
+    {"mistral3", true, false},  {"qwen2_vl", false, true}, {"qwen2_5_vl", false, true},
+    {"qwen3_vl", false, false}, {"qwen3_5", false, false}, {"qwen3_5_moe", false, false}};
 
 // A text_config, and its model by itself.
 struct TextModel {
@@ -54,7 +54,8 @@ constexpr TextModel kTextModels[] = {
     {"qwen2_vl", "qwen2_vl_text", "qwen2", "Qwen2ForCausalLM", kQwen2VlText},
     {"qwen2_5_vl", "qwen2_5_vl_text", "qwen2", "Qwen2ForCausalLM", kQwen2VlText},
     {"qwen3_vl", "qwen3_vl_text", "qwen3", "Qwen3ForCausalLM", kQwen3VlText, false},
-    {"qwen3_5", "qwen3_5_text", "qwen3_5_text", "Qwen3_5ForCausalLM"}};
+    {"qwen3_5", "qwen3_5_text", "qwen3_5_text", "Qwen3_5ForCausalLM"},
+    {"qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM"}};
 
 constexpr const char* kRopeDictionaries[] = {"rope_parameters", "rope_scaling"};
 constexpr const char* kPositionKeys[] = {

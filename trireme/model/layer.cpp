@@ -6,14 +6,13 @@ namespace trireme {
 
 at::Tensor Layer::mix_forward(const LayerTensors& /*layer*/, const DeltaShare& /*share*/,
                               const at::Tensor& /*columns_BSc*/,
-                              const std::vector<Documents>& /*documents*/) const {
+                              const at::Tensor& /*document_begins_BS*/) const {
   throw InternalError("a layer of this family has no DeltaNet");
 }
 
 at::Tensor Layer::mix_backward(const LayerTensors& /*layer*/, UnitGradients& /*gradients*/,
                                const DeltaShare& /*share*/, const at::Tensor& /*columns_BSc*/,
-                               const std::vector<Documents>& /*documents*/,
-                               const at::Tensor& /*do_BSo*/) const {
+                               const at::Tensor& /*document_begins_BS*/, const at::Tensor& /*do_BSo*/) const {
   throw InternalError("a layer of this family has no DeltaNet");
 }
 

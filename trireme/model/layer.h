@@ -16,7 +16,6 @@
 
 #include <ATen/ATen.h>
 
-#include "trireme/base/documents.h"
 #include "trireme/model/attention_heads.h"
 #include "trireme/model/delta_net.h"
 #include "trireme/model/rotary.h"
@@ -69,15 +68,15 @@ class Layer {
                                         at::Tensor do_TA) const = 0;
 
   // Of a layer with a DeltaNet, between the exchanges: this rank's columns of all tokens [B, S, c] -> o [B,
-  // S, v Dv] of its value heads. `documents` of each sample, or empty. Other families have none:
+  // S, v Dv] of its value heads. `document_begins` [B, S]:
+  // kernels/document_begins.h, or undefined. Other families have none:
   // InternalError.
   virtual at::Tensor mix_forward(const LayerTensors& layer, const DeltaShare& share,
-                                 const at::Tensor& columns_BSc,
-                                 const std::vector<Documents>& documents) const;
+                                 const at::Tensor& columns_BSc, const at::Tensor& document_begins_BS) const;
   // do [B, S, v Dv] -> d(columns) [B, S, c], and added to the gradients.
   virtual at::Tensor mix_backward(const LayerTensors& layer, UnitGradients& gradients,
                                   const DeltaShare& share, const at::Tensor& columns_BSc,
-                                  const std::vector<Documents>& documents, const at::Tensor& do_BSo) const;
+                                  const at::Tensor& document_begins_BS, const at::Tensor& do_BSo) const;
 };
 
 }  // namespace trireme

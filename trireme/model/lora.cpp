@@ -40,7 +40,8 @@ std::vector<const ParameterSpec*> parameters_of(const UnitSpec& unit, const Tens
 class AdapterBuilder {
  public:
   AdapterBuilder(const ModelConfig& config, const LoraConfig& lora)
-      : slots_(config.family->adapted_slots),
+      : slots_(config.family->adapted_slots != nullptr ? config.family->adapted_slots(config)
+                                                       : std::vector<size_t>()),
         lora_(lora),
         all_(lora.targets == std::vector<std::string>{kAllLinear}) {}
 
@@ -113,7 +114,7 @@ class AdapterBuilder {
     return meant;
   }
 
-  const std::vector<size_t>& slots_;
+  const std::vector<size_t> slots_;
   const LoraConfig& lora_;
   const bool all_;
   Adapters made_;

@@ -88,6 +88,7 @@ struct ModelConfig {
   int64_t num_experts = 0;        // E, the MLPs of a layer of which a token has some; 0: one for all tokens
   int64_t experts_per_token = 0;  // k
   bool expert_weights_sum_to_one = false;  // RoutingRule
+  int64_t shared_intermediate_size = 0;    // of an expert that every token has beside its k; 0: there is none
   int64_t mlp_kept_width = 0;              // values a token that a layer's MLP keeps for its backward
   double norm_eps = 1e-6;
   double initializer_range = 0.02;

@@ -41,7 +41,8 @@ struct ModelFamily {
   std::unique_ptr<Head> (*head)(const ModelConfig& config) = nullptr;
   TileFormula tiles = TileFormula::widest;
   // Slots of a layer whose matrices its arithmetic multiplies by adapted_linear.h, so that LoRA can adapt them.
-  std::vector<size_t> adapted_slots = {};
+  // Null: none.
+  std::vector<size_t> (*adapted_slots)(const ModelConfig& config) = nullptr;
 };
 
 }  // namespace trireme

@@ -44,10 +44,17 @@ void UnitBuilder::matrix(size_t slot, const std::vector<Rows>& parameters, int64
 }
 
 void UnitBuilder::expert_matrices(size_t slot, const std::vector<Rows>& parameters, int64_t columns,
-                                  int64_t experts, int64_t experts_per_token) {
+                                  int64_t experts, int64_t experts_per_token, const char* joined) {
   matrix(slot, parameters, columns);
-  unit_.tensors[slot].experts = experts;
-  unit_.tensors[slot].experts_per_token = experts_per_token;
+  TensorSpec& tensor = unit_.tensors[slot];
+  tensor.experts = experts;
+  tensor.experts_per_token = experts_per_token;
+  if (joined == nullptr) return;
+  ParameterSpec& spec = unit_.joined.emplace_back();
+  spec.name = prefix_ + joined;
+  spec.shape = {experts, tensor.rows / experts, columns};
+  spec.offset = tensor.offset;
+  spec.elements = tensor.rows * columns;
 }
 void UnitBuilder::linear(size_t slot, const std::string& name, int64_t rows, int64_t columns) {
   matrix(slot, {{name + ".weight", rows}}, columns);

@@ -49,6 +49,8 @@ struct UnitSpec {
   std::vector<ParameterSpec> parameters;
   int64_t elements = 0;  // of the flat buffer, padding included (tensors start at multiples of 16 elements)
   std::vector<TensorSpec> tensors = {};  // by the family's slot
+  // Tensors that a file may have in place of several parameters, which lie side by side and make it.
+  std::vector<ParameterSpec> joined = {};
 };
 
 class UnitBuilder {
@@ -63,9 +65,10 @@ class UnitBuilder {
   void matrix(size_t slot, const std::vector<Rows>& parameters, int64_t columns);
   // Vectors do not decay.
   void vector(size_t slot, const std::vector<Rows>& parameters) { matrix(slot, parameters, 0); }
-  // The matrices of `experts` experts, by `experts_per_token` of which a token is multiplied.
+  // The matrices of `experts` experts, by `experts_per_token` of which a token is multiplied. `joined`: the name of a
+  // tensor [experts, rows, columns] that a file may have in their place, or null.
   void expert_matrices(size_t slot, const std::vector<Rows>& parameters, int64_t columns, int64_t experts,
-                       int64_t experts_per_token);
+                       int64_t experts_per_token, const char* joined);
   // NAME.weight and, in the next slot, NAME.bias.
   void linear(size_t slot, const std::string& name, int64_t rows, int64_t columns);
   void layer_norm(size_t slot, const std::string& name, int64_t width);

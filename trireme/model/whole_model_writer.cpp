@@ -34,12 +34,15 @@ std::map<std::string, ParameterOfUnit> parameters_by_name(const ModelLayout& lay
     found.emplace(name, parameter);
     for (const std::string& inside : names_inside(name)) found.emplace(inside, parameter);
   };
-  for (int unit = 0; unit < static_cast<int>(layout.units.size()); ++unit)
-    for (const ParameterSpec& spec : layout.units[static_cast<size_t>(unit)].parameters) {
+  for (int unit = 0; unit < static_cast<int>(layout.units.size()); ++unit) {
+    const UnitSpec& of_unit = layout.units[static_cast<size_t>(unit)];
+    for (const ParameterSpec& spec : of_unit.parameters) {
       add(spec.name, {unit, &spec});
       for (const TiedName& second : layout.tied_names)
         if (second.parameter == spec.name) add(second.name, {unit, &spec});
     }
+    for (const ParameterSpec& spec : of_unit.joined) add(spec.name, {unit, &spec});
+  }
   return found;
 }
 
@@ -121,7 +124,7 @@ std::string check_whole_model(const fs::path& whole, const ModelConfig& trained)
   const ModelLayout layout = make_model_layout(config);
   const CheckpointReader reader(whole);
   for (const UnitSpec& unit : layout.units)
-    for (const ParameterSpec& spec : unit.parameters) static_cast<void>(reader.stored(spec));
+    for (const ParameterSpec* spec : reader.parameters_of(unit)) static_cast<void>(reader.stored(*spec));
   refuse_unused(reader.unused_names(layout), layout, whole);
   return config.whole_type;
 }

@@ -24,7 +24,7 @@ struct LayerProducts {
     // By which a token is multiplied.
     double elements() const { return weights * static_cast<double>(k) * static_cast<double>(n); }
   };
-  Sides qkv, out, router, gate_up, down;
+  Sides qkv, out, router, gate_up, down, shared_gate_up, shared_down, shared_gate;
   double adapted_share = 0;  // of what LoRA of all of them would be
 
   explicit LayerProducts(const ModelSizes& model) {
@@ -34,7 +34,7 @@ struct LayerProducts {
     out = {heads.query_width(), model.hidden};
     if (model.delta_net) {
       const DeltaHeads& delta = model.delta_net->heads;
-      qkv.n = delta.columns() + delta.output_columns();
+      qkv.n = model.delta_net->projected_columns();
       out.k = delta.output_columns();
       filter_elements = static_cast<double>(delta.convolved_columns() * model.delta_net->taps);
     }
@@ -43,18 +43,24 @@ struct LayerProducts {
     const double rows_share = 1 / model.tokens_per_expert_row();
     gate_up = {model.hidden, halves * model.intermediate, mlps, rows_share};
     down = {model.intermediate, model.hidden, mlps, rows_share};
+    const int64_t shared = model.shared_intermediate;
+    shared_gate_up = {model.hidden, 2 * shared};
+    shared_down = {shared, model.hidden};
+    shared_gate = {model.hidden, shared > 0 ? 1 : 0};
     if (!model.adapted()) return;
-    qkv.adapted = model.delta_net ? 4 : heads.keys_are_values ? 2 : 3, out.adapted = 1;
+    qkv.adapted = model.delta_net ? model.delta_net->projection_modules() : heads.keys_are_values ? 2 : 3;
+    out.adapted = 1;
     if (model.experts == 0) gate_up.adapted = 2, down.adapted = 1;
+    if (shared > 0) shared_gate_up.adapted = 2, shared_down.adapted = shared_gate.adapted = 1;
     int64_t of_all = 0;
-    for (const Sides& sides : {qkv, out, gate_up, down})
+    for (const Sides& sides : {qkv, out, gate_up, down, shared_gate_up, shared_down, shared_gate})
       if (sides.adapted > 0) of_all += model.adapter_rank * (sides.adapted * sides.k + sides.n);
     adapted_share = static_cast<double>(model.adapter_elements.front()) / static_cast<double>(of_all);
   }
   double filter_elements = 0;  // of a DeltaNet's convolution
   double elements() const {
     return filter_elements + qkv.elements() + out.elements() + router.elements() + gate_up.elements() +
-           down.elements();
+           down.elements() + shared_gate_up.elements() + shared_down.elements() + shared_gate.elements();
   }
 };
 
@@ -303,6 +309,13 @@ class Counter {
     token_wise(WorkKind::copy, m());  // what the product is added to
     post_norm();
   }
+  // Of the expert that every token has: gate and up, and its share.
+  void share(bool has_gate_up) {
+    if (model_.shared_intermediate == 0) return;
+    if (!has_gate_up) product(kind_->products.shared_gate_up);
+    product(kind_->products.shared_gate);
+    token_wise(WorkKind::copy, static_cast<double>(model_.shared_intermediate));
+  }
   void down() {
     token_wise(WorkKind::activation, act_width());
     product(kind_->products.down);
@@ -324,6 +337,8 @@ class Counter {
     route(/*has_logits=*/false);
     product(kind_->products.gate_up);
     down();
+    share(/*has_gate_up=*/false);
+    if (model_.shared_intermediate > 0) product(kind_->products.shared_down);
     post_norm();
     token_wise(WorkKind::copy, m());
     if (keeps[kX1]) token_wise(WorkKind::copy, m());
@@ -406,6 +421,13 @@ class Counter {
     product_backward(kind_->products.gate_up);
     if (model_.experts > 0) product_backward(kind_->products.router);
     sum_rows();
+    if (model_.shared_intermediate > 0) {
+      share(slots[kGateUp]);
+      for (const auto* sides :
+           {&kind_->products.shared_down, &kind_->products.shared_gate_up, &kind_->products.shared_gate})
+        product_backward(*sides);
+      token_wise(WorkKind::copy, 2 * m());  // added to d(normed)
+    }
     token_wise(WorkKind::copy, 2 * m());  // dy, and d(x)
     token_wise(WorkKind::norm_backward, m());
     product_backward(kind_->products.out);
@@ -554,8 +576,7 @@ double PlannedStep::model_flops() const {
       model.adapted() ? 4 * matmul_parameters(model) + 6 * static_cast<double>(sum_of(model.adapter_elements))
                       : 6 * matmul_parameters(model);
   const AttentionHeads common = model.common_heads();
-  const auto delta_layers = static_cast<double>(std::ranges::count(model.delta_layers, true));
-  const double of_states = model.delta_net ? delta_layers * model.delta_net->flops_per_token() : 0;
+  const double of_states = delta_flops_per_token(model.delta_net, model.delta_layers);
   return (a_token + of_states) * tokens() +
          samples * attention_pairs.flops(common, model.full_heads.value_or(common));
 }

@@ -21,6 +21,7 @@
 #include "trireme/model/families/decoder_norm.h"
 #include "trireme/model/families/decoder_units.h"
 #include "trireme/model/families/delta_net_mixing.h"
+#include "trireme/model/families/delta_net_projection.h"
 #include "trireme/model/families/output_gate.h"
 
 namespace trireme::decoder {
@@ -47,9 +48,8 @@ class DecoderLayer final : public Layer {
     const auto dtype = w[kQkv].scalar_type();
     const at::Tensor normed = norm(config_, x_TM, w[kAttentionNorm], dtype);
     if (layer.delta_net != nullptr) {
-      const at::Tensor columns = adapted_linear(normed, w, kQkv, kQkvBias);
-      qkv_TND.copy_(columns.narrow(1, 0, qkv_TND.size(2)).unsqueeze(1));
-      gate_TA.copy_(columns.narrow(1, qkv_TND.size(2), gate_TA.size(1)));
+      part_projection(*layer.delta_net, adapted_linear(normed, w, kQkv, kQkvBias), qkv_TND.squeeze(1),
+                      gate_TA);
       return;
     }
     const at::Tensor projected = projection(layer.heads, qkv_TND, dtype);
@@ -79,9 +79,9 @@ class DecoderLayer final : public Layer {
     const auto dtype = w[kQkv].scalar_type();
     const at::Tensor normed = norm(config_, x_TM, w[kAttentionNorm], dtype);
     if (layer.delta_net != nullptr) {
-      at::Tensor dcolumns = at::cat({dqkv_TND.squeeze(1), dgate_TA}, 1);
-      dcolumns = dcolumns.to(dtype);
-      return projection_backward(w, gradients, x_TM, normed, dcolumns, dx_TM);
+      const at::Tensor dprojected = at::empty({x_TM.size(0), w[kQkv].size(0)}, normed.options());
+      join_projection(*layer.delta_net, dqkv_TND.squeeze(1), dgate_TA, dprojected);
+      return projection_backward(w, gradients, x_TM, normed, dprojected, dx_TM);
     }
     const RotaryHeads rotary = rotary_heads(layer, first_row);
     at::Tensor before;
@@ -158,13 +158,13 @@ class DecoderLayer final : public Layer {
   }
 
   at::Tensor mix_forward(const LayerTensors& layer, const DeltaShare& share, const at::Tensor& columns_BSc,
-                         const std::vector<Documents>& documents) const override {
-    return delta_net_forward(layer, share, columns_BSc, documents);
+                         const at::Tensor& document_begins_BS) const override {
+    return delta_net_forward(layer, share, columns_BSc, document_begins_BS);
   }
   at::Tensor mix_backward(const LayerTensors& layer, UnitGradients& gradients, const DeltaShare& share,
-                          const at::Tensor& columns_BSc, const std::vector<Documents>& documents,
+                          const at::Tensor& columns_BSc, const at::Tensor& document_begins_BS,
                           const at::Tensor& do_BSo) const override {
-    return delta_net_backward(layer, gradients, share, columns_BSc, documents, do_BSo);
+    return delta_net_backward(layer, gradients, share, columns_BSc, document_begins_BS, do_BSo);
   }
 
  private:

@@ -7,7 +7,7 @@ namespace trireme::decoder {
 
 enum LayerSlot : size_t {
   // [(H + 2K) D, M]; without v's rows where AttentionHeads::keys_are_values, with a gate's behind each query's
-  // where it is gated. Of a DeltaNet q|k|v|b|a|z.
+  // where it is gated. Of a DeltaNet q|k|v|b|a|z, or by key heads (DeltaProjections).
   kQkv,
   kQkvBias,           // [(H + 2K) D], as well
   kOut,               // [M, H D]; of a DeltaNet [M, V Dv]
@@ -22,6 +22,10 @@ enum LayerSlot : size_t {
   kGateUpBias,        // [2 I]
   kDown,              // [M, I], of each expert one below the other
   kDownBias,          // [M]
+  kSharedGateUp,      // [2 Is, M], of the expert that every token has
+  kSharedDown,        // [M, Is]
+  kSharedGate,        // [1, M], whose sigmoid is the share that it counts by
+  kNoBias,            // which no layer has
   kMlpOutNorm,        // [M], of what the MLP adds to x1
   kConvolution,       // [2 K Dk + V Dv, taps], of a DeltaNet's q|k|v
   kDecay,             // [V], the logarithm of how fast its states decay

@@ -27,12 +27,12 @@ struct Gates {
 class Mixing {
  public:
   Mixing(const LayerTensors& layer, const DeltaShare& share, const at::Tensor& columns_BSc,
-         const std::vector<Documents>& documents)
+         const at::Tensor& document_begins_BS)
       : heads_(layer.delta_net->heads),
         share_(share),
         rows_(convolved_rows(layer, share)),
-        documents_(documents),
-        spec_{key_of_value(heads_, share), documents} {
+        document_begins_BS_(document_begins_BS),
+        spec_{key_of_value(heads_, share), document_begins_BS} {
     for (const HeadRange& rows : rows_) convolved_ += rows.size();
     std::vector<at::Tensor> weights;
     for (const HeadRange& rows : rows_)
@@ -77,8 +77,8 @@ class Mixing {
                                     2);
     rule = {};
     const at::Tensor dweight = at::zeros(weight_.sizes(), gates_.speed.options());
-    causal_convolution_backward(dqkv, qkv_BSc_, weight_, documents_, dcolumns.narrow(2, 0, convolved_),
-                                dweight);
+    causal_convolution_backward(dqkv, qkv_BSc_, weight_, document_begins_BS_,
+                                dcolumns.narrow(2, 0, convolved_), dweight);
     const at::Tensor& sum = gradients.to_add(kConvolution);
     if (!sum.defined()) return dcolumns;  // it is not trained
     int64_t row = 0;
@@ -90,7 +90,7 @@ class Mixing {
   }
 
  private:
-  at::Tensor convolved() const { return causal_convolution(qkv_BSc_, weight_, documents_); }
+  at::Tensor convolved() const { return causal_convolution(qkv_BSc_, weight_, document_begins_BS_); }
   DeltaRuleInputs inputs(const at::Tensor& qkv_BSc) const {
     const int64_t keys = share_.key.size() * heads_.key_width;
     const auto heads = [&](int64_t begin, int64_t columns, int64_t width) {
@@ -106,7 +106,7 @@ class Mixing {
   const DeltaHeads& heads_;
   const DeltaShare& share_;
   const std::vector<HeadRange> rows_;
-  const std::vector<Documents>& documents_;
+  const at::Tensor& document_begins_BS_;
   const DeltaRuleSpec spec_;
   int64_t convolved_ = 0;
   at::Tensor weight_, qkv_BSc_, b_BSv_, a_BSv_;
@@ -116,19 +116,19 @@ class Mixing {
 }  // namespace
 
 at::Tensor delta_net_forward(const LayerTensors& layer, const DeltaShare& share,
-                             const at::Tensor& columns_BSc, const std::vector<Documents>& documents) {
+                             const at::Tensor& columns_BSc, const at::Tensor& document_begins_BS) {
   const at::NoGradGuard no_grad;
   if (share.value.size() == 0)
     return at::empty({columns_BSc.size(0), columns_BSc.size(1), 0}, columns_BSc.options());
-  return Mixing(layer, share, columns_BSc, documents).forward();
+  return Mixing(layer, share, columns_BSc, document_begins_BS).forward();
 }
 
 at::Tensor delta_net_backward(const LayerTensors& layer, UnitGradients& gradients, const DeltaShare& share,
-                              const at::Tensor& columns_BSc, const std::vector<Documents>& documents,
+                              const at::Tensor& columns_BSc, const at::Tensor& document_begins_BS,
                               const at::Tensor& do_BSo) {
   const at::NoGradGuard no_grad;
   if (share.value.size() == 0) return at::empty_like(columns_BSc);
-  return Mixing(layer, share, columns_BSc, documents).backward(do_BSo, gradients);
+  return Mixing(layer, share, columns_BSc, document_begins_BS).backward(do_BSo, gradients);
 }
 
 }  // namespace trireme::decoder

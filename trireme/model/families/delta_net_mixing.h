@@ -15,9 +15,9 @@ namespace trireme::decoder {
 
 // As Layer::mix_forward and mix_backward.
 at::Tensor delta_net_forward(const LayerTensors& layer, const DeltaShare& share,
-                             const at::Tensor& columns_BSc, const std::vector<Documents>& documents);
+                             const at::Tensor& columns_BSc, const at::Tensor& document_begins_BS);
 at::Tensor delta_net_backward(const LayerTensors& layer, UnitGradients& gradients, const DeltaShare& share,
-                              const at::Tensor& columns_BSc, const std::vector<Documents>& documents,
+                              const at::Tensor& columns_BSc, const at::Tensor& document_begins_BS,
                               const at::Tensor& do_BSo);
 
 }  // namespace trireme::decoder

@@ -1,11 +1,11 @@
 // A mixture of experts (arXiv 1701.06538, 2401.04088): a router gives each token k of E gated MLPs, and sums
-// what they make of it by its weights.
+// what they make of it by its weights. In some models every token has one more (shared_expert.h).
 //
 //   normed_TM -> router: logits_TE -> experts_Tk, weights_Tk -> rows by expert: normed_RM    R = T k
 //             -> gate|up_R2I -> SwiGLU: act_RI -> down_RM -> weighted sum of each token's rows, in fp32, + x1
 //
-// Kept: gate|up of all rows, and logits: were they computed again, rounding could send a token to other experts
-// than those whose gate|up was kept. Backward runs gate|up and the router once more (or takes what was kept),
+// Kept: gate|up of all rows, logits, and what the shared expert keeps. Were logits computed again, rounding could
+// send a token to other experts than those whose gate|up was kept. Backward runs gate|up and the router once more (or takes what was kept),
 // never down: with dact of rows that were weighted already, w dL/dw of a row is the product of act and dact.
 //
 // No loss balances the load of the experts (model/decoder_config.cpp refuses models that ask for it).
@@ -18,6 +18,7 @@
 #include "trireme/kernels/token_ops.h"
 #include "trireme/model/families/decoder_mlp.h"
 #include "trireme/model/families/decoder_units.h"
+#include "trireme/model/families/shared_expert.h"
 #include "trireme/model/kept_parts.h"
 
 namespace trireme::decoder {
@@ -30,6 +31,7 @@ class ExpertMlp final : public DecoderMlp {
 
   void forward(const UnitWeights& w, at::Tensor normed_TM, const at::Tensor& kept_TW,
                at::Tensor& x1_TM) const override {
+    if (shares()) add_shared_expert(config_, w, normed_TM, kept(kept_TW).shared, x1_TM);
     Routed routed = route_rows(w, std::move(normed_TM), kept_TW, /*filled=*/false);
     at::Tensor act_RI = glu(config_.gate, routed.gate_up_R2I);
     routed.kept = {};
@@ -42,7 +44,7 @@ class ExpertMlp final : public DecoderMlp {
 
   at::Tensor backward(const UnitWeights& w, UnitGradients& gradients, at::Tensor normed_TM,
                       const at::Tensor& dy_TM, const at::Tensor& kept_TW) const override {
-    auto [kept, routing, rows, gathered_RM, gate_up_R2I] =
+    auto [routed_kept, routing, rows, gathered_RM, gate_up_R2I] =
         route_rows(w, normed_TM, kept_TW, /*filled=*/kept_TW.defined());
     at::Tensor weighted_dweights_Tk;
     {
@@ -61,11 +63,14 @@ class ExpertMlp final : public DecoderMlp {
     // gate|up is its gradient now.
     add_gradients(gradients, kGateUp, rows, gate_up_R2I, gathered_RM);
     expert_products_backward_into(rows, gathered_RM, gate_up_R2I, w[kGateUp]);
-    gate_up_R2I = kept.first = at::Tensor();
+    gate_up_R2I = routed_kept.gate_up = at::Tensor();
     at::Tensor dnormed_TM = sum_of_rows(rows, gathered_RM, {}).to(normed_TM.scalar_type());
-    const at::Tensor dlogits_TE = route_backward(weighted_dweights_Tk, routing, kept.last, rule_);
+    gathered_RM = at::Tensor();
+    const at::Tensor dlogits_TE = route_backward(weighted_dweights_Tk, routing, routed_kept.logits, rule_);
     gradients.add_linear(kRouter, std::nullopt, dlogits_TE, normed_TM);
     add_product(dnormed_TM, dlogits_TE, w[kRouter]);
+    if (shares())
+      shared_expert_backward(config_, w, gradients, normed_TM, dy_TM, kept(kept_TW).shared, dnormed_TM);
     return dnormed_TM;
   }
 
@@ -76,24 +81,39 @@ class ExpertMlp final : public DecoderMlp {
     const auto [sums, state] = gradients.take_sum(slot);
     add_expert_gradients(rows, sums, dy, x, state);
   }
+  // Undefined where nothing is kept.
+  struct Kept {
+    at::Tensor gate_up;  // [T, 2 k I]
+    at::Tensor logits;   // [T, E]
+    at::Tensor shared;   // [T, 2 Is]
+  };
   struct Routed {
-    KeptParts kept;  // gate|up [T, 2 k I] and logits [T, E]
+    Kept kept;
     Routing routing;
     ExpertRows rows;
     at::Tensor gathered_RM;
     at::Tensor gate_up_R2I;  // of `kept`
   };
+  bool shares() const { return config_.shared_intermediate_size > 0; }
+  int64_t gate_up_width() const { return 2 * rule_.experts_per_token * config_.intermediate_size; }
+  Kept kept(const at::Tensor& kept_TW) const {
+    if (!kept_TW.defined()) return {};
+    const KeptParts parts = kept_parts(kept_TW, gate_up_width());
+    const KeptParts rest = kept_parts(parts.last, config_.num_experts);
+    return {parts.first, rest.first, shares() ? rest.last : at::Tensor()};
+  }
   // Makes logits and gate|up, or finds them in `kept` where that is filled.
   Routed route_rows(const UnitWeights& w, at::Tensor normed_TM, const at::Tensor& kept_TW,
                     bool filled) const {
-    const int64_t T = normed_TM.size(0), gate_up = 2 * rule_.experts_per_token * config_.intermediate_size;
+    const int64_t T = normed_TM.size(0);
     Routed routed;
-    routed.kept = kept_TW.defined() ? kept_parts(kept_TW, gate_up)
-                                    : KeptParts{at::empty({T, gate_up}, normed_TM.options()),
-                                                at::empty({T, config_.num_experts}, normed_TM.options())};
-    routed.gate_up_R2I = routed.kept.first.view({-1, 2 * config_.intermediate_size});
-    if (!filled) linear_into(routed.kept.last, normed_TM, w[kRouter], {});
-    routed.routing = route(routed.kept.last, rule_);
+    routed.kept = kept_TW.defined() ? kept(kept_TW)
+                                    : Kept{at::empty({T, gate_up_width()}, normed_TM.options()),
+                                           at::empty({T, config_.num_experts}, normed_TM.options()),
+                                           {}};
+    routed.gate_up_R2I = routed.kept.gate_up.view({-1, 2 * config_.intermediate_size});
+    if (!filled) linear_into(routed.kept.logits, normed_TM, w[kRouter], {});
+    routed.routing = route(routed.kept.logits, rule_);
     routed.rows = rows_by_expert(routed.routing.experts_Tk, config_.num_experts);
     routed.gathered_RM = gather_rows(routed.rows, normed_TM);
     normed_TM = at::Tensor();
@@ -112,7 +132,8 @@ std::unique_ptr<DecoderMlp> make_expert_mlp(const ModelConfig& config) {
 }
 
 int64_t expert_mlp_kept_width(const ModelConfig& config) {
-  return 2 * config.experts_per_token * config.intermediate_size + config.num_experts;
+  return 2 * config.experts_per_token * config.intermediate_size + config.num_experts +
+         2 * config.shared_intermediate_size;
 }
 
 }  // namespace trireme::decoder

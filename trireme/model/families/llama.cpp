@@ -22,7 +22,7 @@ using Windows = DecoderKind::Windows;
 constexpr ExpertKind kMixtral{.experts = 8,
                               .experts_per_token = 2,
                               .width_key = "intermediate_size",
-                              .weights_sum_to_one = true,
+                              .sum_to_one = ExpertKind::SumToOne::always,
                               .router = "block_sparse_moe.gate.weight",
                               .expert = "block_sparse_moe.experts.",
                               .gate = ".w1.weight",
@@ -31,15 +31,40 @@ constexpr ExpertKind kMixtral{.experts = 8,
 constexpr ExpertKind kQwen3Moe{.experts = 128,
                                .experts_per_token = 8,
                                .width_key = "moe_intermediate_size",
-                               .weights_sum_to_one = false,
+                               .sum_to_one = ExpertKind::SumToOne::if_asked,
                                .router = "mlp.gate.weight",
                                .expert = "mlp.experts.",
                                .gate = ".gate_proj.weight",
                                .up = ".up_proj.weight",
-                               .down = ".down_proj.weight"};
+                               .down = ".down_proj.weight",
+                               .joined_gate_up = "mlp.experts.gate_up_proj",
+                               .joined_down = "mlp.experts.down_proj"};
+constexpr ExpertKind kQwen2Moe = [] {
+  ExpertKind kind = kQwen3Moe;
+  kind.experts = 60;
+  kind.experts_per_token = 4;
+  kind.shared_width = 5632;
+  return kind;
+}();
+constexpr ExpertKind kQwen3Next = [] {
+  ExpertKind kind = kQwen3Moe;
+  kind.experts = 512;
+  kind.experts_per_token = 10;
+  kind.shared_width = 512;
+  kind.sum_to_one = ExpertKind::SumToOne::unless_denied;
+  return kind;
+}();
+constexpr ExpertKind kQwen3_5Moe = [] {
+  ExpertKind kind = kQwen3Next;
+  kind.experts = 256;
+  kind.experts_per_token = 8;
+  kind.sum_to_one = ExpertKind::SumToOne::always;
+  kind.shared_has_lora = true;
+  return kind;
+}();
 
 constexpr const char* kOtherExperts =
-    "mixtures of experts of this kind are not built; qwen3_moe and mixtral are, and trireme.parallelize "
+    "mixtures of experts of this kind are not built; mixtral and those of Qwen are, and trireme.parallelize "
     "takes others (docs/huggingface.md)";
 constexpr const char* kInPythonAlone =
     "models of this family are not built here; trireme.parallelize takes them, with Transformers' Trainer, "
@@ -116,6 +141,16 @@ constexpr DecoderKind kKinds[] = {
      .experts = &kMixtral,
      .windows = Windows::all_layers,
      .silent_window = {}},
+    {.model_type = "qwen2_moe",
+     .vocab_size = 151936,
+     .intermediate_size = 1408,
+     .hidden_size = 2048,
+     .num_hidden_layers = 24,
+     .num_attention_heads = 16,
+     .key_value_heads = 16,
+     .max_position_embeddings = 32768,
+     .attention_bias = AttentionBias::qkv,
+     .experts = &kQwen2Moe},
     {.model_type = "qwen3_moe",
      .vocab_size = 151936,
      .intermediate_size = 768,
@@ -185,7 +220,33 @@ constexpr DecoderKind kKinds[] = {
      .head_dim = 256,
      .qk_norm = true,
      .norms_add_one = true,
-     .qwen3_5 = true},
+     .delta_nets = DeltaProjections::by_kind},
+    {.model_type = "qwen3_5_moe_text",
+     .vocab_size = 248320,
+     .intermediate_size = 512,
+     .hidden_size = 2048,
+     .num_hidden_layers = 40,
+     .num_attention_heads = 16,
+     .key_value_heads = 2,
+     .max_position_embeddings = 32768,
+     .head_dim = 256,
+     .qk_norm = true,
+     .experts = &kQwen3_5Moe,
+     .norms_add_one = true,
+     .delta_nets = DeltaProjections::by_kind},
+    {.model_type = "qwen3_next",
+     .vocab_size = 151936,
+     .intermediate_size = 512,
+     .hidden_size = 2048,
+     .num_hidden_layers = 48,
+     .num_attention_heads = 16,
+     .key_value_heads = 2,
+     .max_position_embeddings = 32768,
+     .head_dim = 256,
+     .qk_norm = true,
+     .experts = &kQwen3Next,
+     .norms_add_one = true,
+     .delta_nets = DeltaProjections::by_key_head},
 };
 
 ModelConfig parse(const ConfigKeys& keys) {
@@ -199,17 +260,24 @@ ModelConfig parse(const ConfigKeys& keys) {
 }
 
 void expert_matrices(UnitBuilder& build, const ModelConfig& config) {
-  const int64_t m = config.hidden_size, i = config.intermediate_size;
+  const int64_t m = config.hidden_size, i = config.intermediate_size, E = config.num_experts;
   const ExpertKind& names = *config.expert_kind;
   std::vector<UnitBuilder::Rows> gate_up, down;
-  for (int64_t expert = 0; expert < config.num_experts; ++expert) {
+  for (int64_t expert = 0; expert < E; ++expert) {
     gate_up.push_back({cat(names.expert, expert, names.gate), i});
     gate_up.push_back({cat(names.expert, expert, names.up), i});
     down.push_back({cat(names.expert, expert, names.down), m});
   }
-  build.matrix(kRouter, {{names.router, config.num_experts}}, m);
-  build.expert_matrices(kGateUp, gate_up, m, config.num_experts, config.experts_per_token);
-  build.expert_matrices(kDown, down, i, config.num_experts, config.experts_per_token);
+  build.matrix(kRouter, {{names.router, E}}, m);
+  build.expert_matrices(kGateUp, gate_up, m, E, config.experts_per_token, names.joined_gate_up);
+  build.expert_matrices(kDown, down, i, E, config.experts_per_token, names.joined_down);
+  const int64_t shared = config.shared_intermediate_size;
+  if (shared == 0) return;
+  build.matrix(kSharedGateUp,
+               {{"mlp.shared_expert.gate_proj.weight", shared}, {"mlp.shared_expert.up_proj.weight", shared}},
+               m);
+  build.matrix(kSharedDown, {{"mlp.shared_expert.down_proj.weight", m}}, shared);
+  build.matrix(kSharedGate, {{"mlp.shared_expert_gate.weight", 1}}, m);
 }
 
 void attention(UnitBuilder& build, const ModelConfig& config, const AttentionHeads& heads) {
@@ -233,13 +301,19 @@ void attention(UnitBuilder& build, const ModelConfig& config, const AttentionHea
 
 void delta_net(UnitBuilder& build, const ModelConfig& config) {
   const DeltaHeads& heads = config.delta_net->heads;
-  const int64_t m = config.hidden_size, v = heads.value * heads.value_width;
-  build.matrix(kQkv,
-               {{"linear_attn.in_proj_qkv.weight", heads.convolved_columns()},
-                {"linear_attn.in_proj_b.weight", heads.value},
-                {"linear_attn.in_proj_a.weight", heads.value},
-                {"linear_attn.in_proj_z.weight", v}},
-               m);
+  const int64_t m = config.hidden_size, v = heads.output_columns();
+  if (config.delta_net->projections == DeltaProjections::by_kind)
+    build.matrix(kQkv,
+                 {{"linear_attn.in_proj_qkv.weight", heads.convolved_columns()},
+                  {"linear_attn.in_proj_b.weight", heads.value},
+                  {"linear_attn.in_proj_a.weight", heads.value},
+                  {"linear_attn.in_proj_z.weight", v}},
+                 m);
+  else
+    build.matrix(kQkv,
+                 {{"linear_attn.in_proj_qkvz.weight", heads.convolved_columns() + v},
+                  {"linear_attn.in_proj_ba.weight", 2 * heads.value}},
+                 m);
   build.matrix(kConvolution, {{"linear_attn.conv1d.weight", heads.convolved_columns()}},
                config.delta_net->taps);
   build.last().shape = {heads.convolved_columns(), 1, config.delta_net->taps};
@@ -299,10 +373,10 @@ ModelLayout layout(const ModelConfig& config) {
       {".lora_A.",
        "of a LoRA adapter; give the model that it belongs to, and this folder as --adapter, or "
        "make one model of both by trireme export --merge"}};
-  if (config.num_experts > 0)
+  if (config.num_experts > 0 && config.expert_kind->joined_gate_up == nullptr)
     layout.other_forms.emplace_back(
         ".experts.gate_up_proj",
-        "all experts of a layer in one tensor, as transformers 5 holds them; save the model again with "
+        "all experts of a layer in one tensor, which is not read of this family; save the model again with "
         "save_pretrained, which writes each expert by itself unless save_original_format is False");
   layout.units.reserve(static_cast<size_t>(config.num_hidden_layers) + 2);
 
@@ -326,6 +400,13 @@ ModelLayout layout(const ModelConfig& config) {
   return layout;
 }
 
+std::vector<size_t> adapted_slots(const ModelConfig& config) {
+  std::vector<size_t> slots{kQkv, kOut, kGateUp, kDown, kSharedGate};
+  if (config.num_experts > 0 && config.expert_kind->shared_has_lora)
+    slots.insert(slots.end(), {kSharedGateUp, kSharedDown});
+  return slots;
+}
+
 }  // namespace
 }  // namespace llama
 
@@ -333,17 +414,14 @@ const ModelFamily& llama_family() {
   using namespace llama;
   static const ModelFamily family{
       .model_types = {"llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3", "mixtral", "qwen3_moe",
-                      "gemma", "gemma3_text", "gemma4_text", "qwen3_5_text"},
-      .refused_types = {{"qwen2_moe", kOtherExperts},
-                        {"deepseek_v2", kOtherExperts},
+                      "gemma", "gemma3_text", "gemma4_text", "qwen2_moe", "qwen3_5_text", "qwen3_5_moe_text",
+                      "qwen3_next"},
+      .refused_types = {{"deepseek_v2", kOtherExperts},
                         {"deepseek_v3", kOtherExperts},
                         {"gpt_oss", kOtherExperts},
                         {"llama4_text", kOtherExperts},
                         {"gemma4_unified_text", kInPythonAlone},
                         {"mistral4", kInPythonAlone},
-                        {"qwen3_5_moe", kInPythonAlone},
-                        {"qwen3_5_moe_text", kInPythonAlone},
-                        {"qwen3_next", kInPythonAlone},
                         {"gemma2",
                          "the soft caps of its scores and logits are not built; gemma and gemma3_text "
                          "are"}},
@@ -387,6 +465,7 @@ const ModelFamily& llama_family() {
                       "original_max_position_embeddings",
                       "output_router_logits",
                       "pad_token_id",
+                      "qkv_bias",
                       "query_pre_attn_scalar",
                       "rms_norm_eps",
                       "rope_local_base_freq",
@@ -395,6 +474,7 @@ const ModelFamily& llama_family() {
                       "rope_theta",
                       "router_aux_loss_coef",
                       "router_jitter_noise",
+                      "shared_expert_intermediate_size",
                       "sliding_window",
                       "sliding_window_pattern",
                       "tie_word_embeddings",
@@ -408,7 +488,7 @@ const ModelFamily& llama_family() {
       .layer = make_layer,
       .head = make_head,
       .tiles = TileFormula::decoder,
-      .adapted_slots = {kQkv, kOut, kGateUp, kDown},
+      .adapted_slots = adapted_slots,
   };
   return family;
 }
