@@ -109,6 +109,54 @@ at::Tensor expected_unit(const SafetensorsSet& weights, const UnitSpec& unit) {
   return flat;
 }
 
+// Experts as Qwen3.5's lie, all of a layer in one tensor, of 16 bits; of the last layer down apart.
+TEST(LoadWeights, ranks_share_out_tensors_that_hold_all_experts) {
+  TemporaryFolder apart, joined;
+  testing::write_tiny_model(apart.path(), testing::tiny_qwen3_next_config());
+  const ModelConfig config = read_model_config(apart.path());
+  const ModelLayout layout = make_model_layout(config);
+  const CheckpointReader reader(apart.path());
+  fs::copy_file(apart / "config.json", joined / "config.json");
+  std::vector<SafetensorsSpec> specs;
+  std::vector<at::Tensor> values, expected;
+  for (const UnitSpec& unit : layout.units) {
+    at::Tensor flat = at::zeros({unit.elements});
+    reader.read_unit(unit, flat);
+    flat = flat.to(at::kBFloat16);
+    expected.push_back(flat.to(at::kFloat));
+    const auto is_joined = [&](const ParameterSpec& spec) {
+      return spec.name.ends_with("gate_up_proj") ||
+             (spec.name.ends_with("down_proj") && unit.name == "layer.0");
+    };
+    const auto add = [&](const ParameterSpec& spec) {
+      specs.push_back({spec.name, "BF16", spec.shape});
+      values.push_back(parameter_view(flat, spec).contiguous());
+    };
+    for (const ParameterSpec& spec : unit.joined)
+      if (is_joined(spec)) add(spec);
+    for (const ParameterSpec& spec : unit.parameters) {
+      const bool expert = spec.name.find(".experts.") != std::string::npos;
+      const bool down = spec.name.ends_with("down_proj.weight");
+      if (!expert || (down && unit.name != "layer.0")) add(spec);
+    }
+  }
+  SafetensorsWriter writer(joined / "model.safetensors", specs);
+  for (size_t i = 0; i < specs.size(); ++i)
+    writer.write(specs[i].name, values[i].const_data_ptr(), static_cast<int64_t>(values[i].nbytes()));
+  writer.finish();
+  for (const int ranks : {1, 3})
+    for (const ZeroStage zero : kStages)
+      run_ranks_as_threads(ranks, [&](World& world) {
+        EngineOptions options;
+        options.ulysses = ranks;
+        options.zero = zero;
+        const auto engine = assemble(world, joined.path(), options);
+        for (size_t unit = 0; unit < expected.size(); ++unit)
+          EXPECT_TRUE(engine->unit_values(static_cast<int>(unit)).equal(expected[unit]))
+              << unit << ", " << ranks << " ranks, ZeRO " << static_cast<int>(zero);
+      });
+}
+
 TEST(LoadWeights, all_ranks_together_read_every_byte_once_and_get_the_files_values) {
   for (const bool tied : {false, true}) {
     TemporaryFolder folder;

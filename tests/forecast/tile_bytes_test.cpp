@@ -62,6 +62,35 @@ TEST(TileBytes, of_a_mixture_hold_the_rows_of_its_experts) {
   EXPECT_EQ(bytes.output_backward_kept, T * m * 2 + kRouting + R * 4 * m * 2);
 }
 
+// Beside a few narrow experts one that is 16 times as wide as hidden.
+TEST(TileBytes, of_a_shared_expert_hold_its_gate_and_up_and_what_they_make) {
+  ForecastInputs inputs = llama({.on_gpu = true, .cuda = true});
+  constexpr int64_t kShared = 16 * m;
+  inputs.model.experts = 4;
+  inputs.model.experts_per_token = 1;
+  inputs.model.intermediate = 128;
+  inputs.model.shared_intermediate = kShared;
+  const TileBytes bytes = tile_bytes(inputs);
+  EXPECT_EQ(bytes.output_forward, T * (2 * m + 3 * kShared) * 2);  // x1, normed; gate|up, act
+  EXPECT_EQ(bytes.output_forward_kept, T * (2 * m + kShared) * 2);
+  EXPECT_EQ(bytes.output_backward, T * (3 * m + 4 * kShared) * 2);  // and d(normed); d(act)
+  EXPECT_EQ(bytes.output_backward_kept, T * (2 * m + 2 * kShared) * 2);
+}
+
+// Of a DeltaNet two modules have one matrix A each.
+TEST(TileBytes, of_lora_are_those_of_a_delta_nets_modules) {
+  ForecastInputs inputs = llama({.on_gpu = true, .cuda = true});
+  constexpr int64_t kRank = 1024;
+  inputs.model.adapter_rank = kRank;
+  inputs.model.adapter_elements = {1};
+  inputs.model.delta_net = DeltaNet{{2, 2, 64, 64}, 4};
+  const auto forward = [&](DeltaProjections projections) {
+    inputs.model.delta_net->projections = projections;
+    return tile_bytes(inputs).input_forward;
+  };
+  EXPECT_EQ(forward(DeltaProjections::by_kind) - forward(DeltaProjections::by_key_head), T * 2 * kRank * 2);
+}
+
 // long_documents.h: cuDNN computes them, which has 16 bits alone, where --attention leaves the choice.
 TEST(DeviceKernels, compute_documents_alone_with_cuda_in_16_bits_where_samples_are_packed) {
   const DeviceKernels cuda{.on_gpu = true, .cuda = true, .packed_documents = true};

@@ -45,6 +45,8 @@ TEST(TileRules, experts_have_rows_enough_to_read_their_weights_for) {
   wide.experts = 64;
   wide.experts_per_token = 8;
   EXPECT_EQ(tile_tokens_by_rule(wide, true), 2048) << "of rows that are wider than gate and up";
+  wide.shared_intermediate = 131072;
+  EXPECT_EQ(tile_tokens_by_rule(wide, true), 1024) << "of a shared expert that is wider than both";
 }
 
 TEST(TileRules, a_cpu_has_what_its_caches_hold) {

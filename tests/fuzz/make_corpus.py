@@ -93,7 +93,7 @@ def main():
                            "weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}})
     write("index", "one", {"weight_map": {"a": "model-1.safetensors"}})
     for family in ("llama", "mistral_window", "qwen2_yarn_window", "qwen3", "qwen3_moe", "mixtral_window", "llama_llama3", "qwen3_dynamic_old_form", "bert",
-                   "gemma_legacy", "gemma3", "gemma3_old_form", "gemma3_whole", "qwen2_5_vl", "mistral3_ministral3"):
+                   "gemma_legacy", "gemma3", "gemma3_old_form", "gemma3_whole", "qwen2_5_vl", "mistral3_ministral3", "qwen2_moe", "qwen3_next", "qwen3_5_moe_whole"):
         write("config", family, (ROOT / "tests/parity/fixtures" / family / "config.json").read_text())
     split = {"type": "Sequence", "pretokenizers": [
         {"type": "Split", "pattern": {"Regex": r"\p{N}{1,3}|\s+(?!\S)|\w+"}, "behavior": "Isolated", "invert": False},

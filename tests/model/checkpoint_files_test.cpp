@@ -208,7 +208,8 @@ TEST_F(CheckpointFiles, experts_that_lie_in_one_tensor_are_read_like_those_that_
     reader.read_unit(unit, flat);
     return flat;
   };
-  const auto write_joined = [&](size_t layers, const std::vector<int64_t>& changed_shape = {}) {
+  const auto write_joined = [&](size_t layers, const std::vector<int64_t>& changed_shape = {},
+                                bool both = false) {
     std::vector<SafetensorsSpec> specs;
     std::vector<at::Tensor> values;
     for (size_t u = 0; u < layout.units.size(); ++u) {
@@ -220,7 +221,7 @@ TEST_F(CheckpointFiles, experts_that_lie_in_one_tensor_are_read_like_those_that_
         values.push_back(parameter_view(flat, spec).contiguous());
       };
       for (const ParameterSpec& spec : unit.parameters)
-        if (!joined || spec.name.find(".experts.") == std::string::npos) add(spec);
+        if (!joined || both || spec.name.find(".experts.") == std::string::npos) add(spec);
       for (const ParameterSpec& spec : unit.joined)
         if (joined) add(spec);
       if (joined && !changed_shape.empty()) specs.back().shape = changed_shape;
@@ -233,11 +234,15 @@ TEST_F(CheckpointFiles, experts_that_lie_in_one_tensor_are_read_like_those_that_
   for (const size_t layers : {1, 2}) {
     write_joined(layers);
     const CheckpointReader reader(folder_.path());
-    EXPECT_EQ(reader.parameters_of(layout.units[1]).size() + 3 * 4 - 2, layout.units[1].parameters.size());
+    EXPECT_EQ(reader.held_parameters(layout.units[1]).size() + 3 * 4 - 2, layout.units[1].parameters.size());
     for (const UnitSpec& unit : layout.units)
       EXPECT_TRUE(read(reader, unit).equal(read(apart, unit))) << unit.name << ", " << layers;
     EXPECT_TRUE(reader.unused_names(layout).empty());
   }
+  write_joined(1, {}, /*both=*/true);
+  EXPECT_THAT(
+      message_of<DataError>([&] { CheckpointReader(folder_.path()).unused_names(layout); }),
+      AllOf(HasSubstr("experts.0.gate_proj"), HasSubstr("are also in"), HasSubstr("experts.gate_up_proj")));
   write_joined(1, {4, 8, 32});
   EXPECT_THAT(message_of<DataError>([&] { read(CheckpointReader(folder_.path()), layout.units[1]); }),
               AllOf(HasSubstr("experts.down_proj"), HasSubstr("[4, 32, 8]")));

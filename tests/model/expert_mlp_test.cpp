@@ -1,7 +1,7 @@
-// The law of low precision for a mixture of experts, beside one that every token has: its error to the fp64 truth is at most twice that of plain
-// libtorch in the same precision. All experts are chosen, so that rounding sends no token elsewhere. Truth and
-// plain are the definition under autograd: a sum over experts of probability times gated MLP, and a share of the
-// shared one.
+// The law of low precision for a mixture of experts, beside one that every token has: its error to the fp64
+// truth is at most twice that of plain libtorch in the same precision. All experts are chosen, so that rounding
+// sends no token elsewhere. Truth and plain are the definition under autograd: a sum over experts of
+// probability times gated MLP, and a share of the shared one.
 #include <string>
 #include <vector>
 

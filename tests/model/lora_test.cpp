@@ -198,7 +198,7 @@ TEST(Adapters, of_a_mixture_leave_router_and_experts_out) {
               ElementsAre("q_proj", "k_proj", "v_proj", "o_proj"));
 }
 
-// By gate_proj, up_proj and down_proj PEFT means the shared expert's of a Qwen3.5, and the others' of a Qwen3-Next.
+// By gate_proj, up_proj and down_proj PEFT means the shared expert's, but of a Qwen3-Next the others'.
 TEST(Adapters, of_a_shared_expert_are_those_that_peft_means_by_its_names) {
   const auto modules = [](const char* fixture) {
     return adapted_modules(adapters_of(fixture, {.rank = 1, .alpha = 1, .targets = {"all-linear"}}));
@@ -207,6 +207,9 @@ TEST(Adapters, of_a_shared_expert_are_those_that_peft_means_by_its_names) {
               ::testing::UnorderedElementsAre("in_proj_qkv", "in_proj_b", "in_proj_a", "in_proj_z",
                                               "out_proj", "q_proj", "k_proj", "v_proj", "o_proj",
                                               "shared_expert_gate", "gate_proj", "up_proj", "down_proj"));
+  EXPECT_THAT(modules("qwen2_moe"),
+              ::testing::UnorderedElementsAre("q_proj", "k_proj", "v_proj", "o_proj", "shared_expert_gate",
+                                              "gate_proj", "up_proj", "down_proj"));
   EXPECT_THAT(modules("qwen3_next"),
               ::testing::UnorderedElementsAre("in_proj_qkvz", "in_proj_ba", "out_proj", "q_proj", "k_proj",
                                               "v_proj", "o_proj", "shared_expert_gate"));

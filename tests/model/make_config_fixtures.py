@@ -20,6 +20,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "
 from hf_reference import names_in_file
 
 
+DELTA_NETS = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe_text")
+
+
 def draw(rng, family):
     """A random config.json: keys are left out, null or set, as files in the wild have them."""
     heads, key_value_heads = rng.choice([(4, 2), (6, 3), (3, 3), (6, 2), (8, 2), (5, 1)])
@@ -27,7 +31,7 @@ def draw(rng, family):
               "hidden_size": heads * rng.choice([8, 16, 32]), "intermediate_size": rng.choice([40, 96]),
               "num_key_value_heads": key_value_heads, "vocab_size": rng.choice([50, 320])}
     maybe = lambda key, *values: config.update({key: rng.choice(values)}) if rng.random() < 0.6 else None
-    if heads in (4, 8) and rng.random() < 0.3 and not family.startswith(("gemma", "ministral")) and family not in ("mixtral", "qwen3_moe"):
+    if heads in (4, 8) and rng.random() < 0.3 and not family.startswith(("gemma", "ministral")) and family not in MIXTURES + DELTA_NETS:
         config["num_key_value_heads"] = None
     maybe("head_dim", 8, 16, 24)
     maybe("tie_word_embeddings", True, False)
@@ -47,6 +51,28 @@ def draw(rng, family):
         maybe("max_window_layers", 0, 1, 2, 28)
         if config.get("use_sliding_window") and config.get("sliding_window", 1) and rng.random() < 0.5:
             config["layer_types"] = [rng.choice(["full_attention", "sliding_attention"])
+                                     for _ in range(config["num_hidden_layers"])]
+    if family in ("qwen2_moe", "qwen3_next", "qwen3_5_moe_text"):
+        config["num_experts"] = rng.choice([2, 3, 5])
+        config["num_experts_per_tok"] = rng.randint(1, config["num_experts"])
+        config["moe_intermediate_size"] = rng.choice([24, 40])
+        config["shared_expert_intermediate_size"] = rng.choice([16, 56])
+        maybe("output_router_logits", False)
+        if family != "qwen3_5_moe_text":
+            maybe("norm_topk_prob", True, False)
+            maybe("mlp_only_layers", [], None)
+        if family == "qwen2_moe":
+            maybe("use_sliding_window", False)
+    if family in DELTA_NETS:
+        keys = rng.choice([1, 2, 3])
+        config |= {"linear_num_key_heads": keys, "linear_num_value_heads": keys * rng.choice([1, 2]),
+                   "linear_key_head_dim": rng.choice([8, 12]), "linear_value_head_dim": rng.choice([8, 6])}
+        maybe("linear_conv_kernel_dim", 3, 4)
+        maybe("attention_bias", True, False)
+        maybe("full_attention_interval", 2, 3)
+        maybe("partial_rotary_factor", 0.25, 0.5)
+        if rng.random() < 0.4:
+            config["layer_types"] = [rng.choice(["full_attention", "linear_attention"])
                                      for _ in range(config["num_hidden_layers"])]
     if family in ("mixtral", "qwen3_moe"):
         experts = rng.choice([2, 3, 5])
@@ -109,7 +135,7 @@ def expected(config_json):
         model = AutoModelForCausalLM.from_config(config)
     windows = []
     for layer in model.model.layers:
-        window = getattr(layer.self_attn, "sliding_window", None)
+        window = getattr(getattr(layer, "self_attn", None), "sliding_window", None)
         if config.model_type in ("mistral", "mixtral", "ministral3"):
             window = config.sliding_window
         if config.model_type == "gemma3_text" and not layer.self_attn.is_sliding:
@@ -119,15 +145,16 @@ def expected(config_json):
     of_types = config.model_type == "gemma3_text"
     rope = config.rope_parameters["full_attention"] if of_types else config.rope_parameters
     norm = model.model.norm
-    gemma = {"softmax_scale": model.model.layers[0].self_attn.scaling, "pad_token_id": config.pad_token_id}
+    is_gemma = config.model_type.startswith("gemma")
+    gemma = {"softmax_scale": model.model.layers[0].self_attn.scaling, "pad_token_id": config.pad_token_id} if is_gemma else {}
     if of_types:
         gemma["sliding_theta"] = config.rope_parameters["sliding_attention"]["rope_theta"]
-    if config.model_type in ("mixtral", "qwen3_moe"):
+    if config.model_type in MIXTURES:
         gate = model.model.layers[0].mlp.gate
         experts = {"experts_per_token": gate.top_k, "weights_sum_to_one": getattr(gate, "norm_topk_prob", True)}
     else:
         experts = {}
-    return experts | (gemma if config.model_type.startswith("gemma") else {}) | {
+    return experts | gemma | {
         "shapes": {in_file: list(tensor.shape) for name, parameter in model.named_parameters()
                    for in_file, tensor in names_in_file(config.model_type, name, parameter)},
         "layer_window": windows,
@@ -154,6 +181,9 @@ def main():
         rows.append(json.dumps({"config": config, "expected": expected(config)}))
     for number in range(12):
         config = draw(rng, ["ministral", "ministral3"][number % 2])
+        rows.append(json.dumps({"config": config, "expected": expected(config)}))
+    for number in range(16):
+        config = draw(rng, ["qwen2_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"][number % 4])
         rows.append(json.dumps({"config": config, "expected": expected(config)}))
     out = pathlib.Path(__file__).resolve().parent / "fixtures" / "configs.json"
     out.write_text("[\n" + ",\n".join(rows) + "\n]\n")

@@ -25,6 +25,9 @@ TEST(MixtureConfig, what_mixtures_have_and_is_not_built_is_refused_with_what_to_
   EXPECT_THAT(refusal(small("deepseek_v3")), HasSubstr("mixtral and those of Qwen are"));
   EXPECT_THAT(refusal(small("qwen2_moe", R"("qkv_bias":false)")), HasSubstr("qkv_bias"));
   EXPECT_THAT(refusal(small("qwen2_moe", R"("use_sliding_window":true)")), HasSubstr("use_sliding_window"));
+  EXPECT_THAT(refusal(small("qwen2_moe", R"("num_local_experts":60)")), HasSubstr("num_experts alone"));
+  EXPECT_EQ(refusal(small("qwen2", R"("qkv_bias":false)")), "no error") << "which transformers does not read";
+  EXPECT_THAT(refusal(small("qwen3", R"("shared_expert_intermediate_size":64)")), HasSubstr("shared_expert"));
   EXPECT_THAT(refusal(small("qwen2_moe", R"("shared_expert_intermediate_size":0)")),
               HasSubstr("shared_expert"));
   EXPECT_THAT(refusal(small("qwen3_next", R"("mlp_only_layers":[1])")), HasSubstr("mlp_only_layers"));

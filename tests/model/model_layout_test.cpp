@@ -49,7 +49,7 @@ TEST(ModelLayout, names_and_shapes_are_exactly_those_of_transformers_files) {
     Shapes ours, theirs;
     int64_t elements = 0;
     for (const UnitSpec& unit : layout.units)
-      for (const ParameterSpec* spec : reader.parameters_of(unit)) {
+      for (const ParameterSpec* spec : reader.held_parameters(unit)) {
         ours[spec->name] = spec->shape;
         elements += spec->elements;
       }

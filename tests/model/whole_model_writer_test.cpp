@@ -79,7 +79,8 @@ TEST_P(WholeModelWriter, the_language_model_is_replaced_and_every_other_tensor_i
 }
 INSTANTIATE_TEST_SUITE_P(Fixtures, WholeModelWriter,
                          ::testing::Values("gemma3_whole", "gemma4_whole", "gemma4_unified", "mistral3_whole",
-                                           "mistral3_ministral3", "qwen2_5_vl", "qwen3_vl"));
+                                           "mistral3_ministral3", "qwen2_5_vl", "qwen3_vl", "qwen3_5_whole",
+                                           "qwen3_5_moe_whole"));
 
 class WholeModelFolder : public WholeModelWriter {};
 INSTANTIATE_TEST_SUITE_P(Gemma3, WholeModelFolder, ::testing::Values("gemma3_whole"));

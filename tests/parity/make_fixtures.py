@@ -191,7 +191,7 @@ CASES = {
                              rope_parameters={**YARN, "partial_rotary_factor": 0.5}), 1, 130),
     "qwen3_5_whole": (whole("qwen3_5", qwen3_5(rope_parameters=DEFAULT), QWEN3_5_VISION), 1, 61),
     # Experts beside one that every token has.
-    "qwen2_moe": (mixture("qwen2_moe", 4, 2, "num_experts", **SHARED), 2, 61),
+    "qwen2_moe": (mixture("qwen2_moe", 4, 2, "num_experts", **SHARED, intermediate_size=99), 2, 61),
     "qwen3_5_moe": (qwen3_5("qwen3_5_moe_text", rope_parameters=DEFAULT, **SHARED), 2, 61),
     # As published, all experts of a layer in one tensor.
     "qwen3_5_moe_whole": (whole("qwen3_5_moe", qwen3_5("qwen3_5_moe_text", rope_parameters=DEFAULT, **SHARED),
@@ -243,7 +243,8 @@ ADAPTERS = {
     "gemma4": (dict(r=3, lora_alpha=6, target_modules=ALL), "40,1,5"),  # half of its layers have no v_proj
     "qwen3_5": (dict(r=3, lora_alpha=6, target_modules=[*ALL, "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]), None),
     "qwen3_5_yarn": (dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"]), None),  # of one layer alone
-    # Of the expert that every token has. PEFT takes these names for the other experts where files hold each by itself (qwen3_next).
+    # Of the expert that every token has. Of qwen3_next PEFT means the other experts by these names.
+    "qwen2_moe": (dict(r=2, lora_alpha=3, target_modules="all-linear"), None),
     "qwen3_5_moe": (dict(r=2, lora_alpha=3, target_modules=["gate_proj", "up_proj", "down_proj", "shared_expert_gate", "out_proj"]), None),
     "qwen3_next": (dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "in_proj_qkvz", "in_proj_ba", "out_proj", "shared_expert_gate"]), None),
 }

@@ -125,6 +125,36 @@ TEST(StepWork, of_a_mixture_each_token_multiplies_its_experts_and_the_router) {
   EXPECT_DOUBLE_EQ(products_of(step), kept + 2 * 2048 * 4 * (256.0 * 256 + 2 * 256.0 * 768 + kRouter));
 }
 
+TEST(StepWork, of_a_shared_expert_each_token_multiplies_three_matrices_and_a_row) {
+  constexpr double kShared = 512, kRow = 256, kOfLayer = 3 * 256 * kShared + kRow, kRouter = 256.0 * 8;
+  PlannedStep step = mixture_step(2048, Recompute::none);
+  const PlannedStep without = step;
+  step.inputs.model.shared_intermediate = static_cast<int64_t>(kShared);
+  EXPECT_EQ(matmul_parameters(step.inputs.model), kParameters + 4 * (kRouter + kOfLayer));
+  // The share is made again whatever is kept.
+  const double kept = products_of(step);
+  EXPECT_DOUBLE_EQ(kept, products_of(without) + 4 * (6 * kOfLayer + 2 * kRow) * 2048);
+  EXPECT_EQ(amount_of(step, WorkKind::copy) - amount_of(without, WorkKind::copy),
+            4 * (3 * kShared + 2 * kShared + 2 * 256) * 2048)
+      << "act and its gradient by the share, act by its gradient, d(normed)";
+  step.inputs.recompute = plan_keeping({4, 4, 0}, 1, 4);
+  EXPECT_DOUBLE_EQ(products_of(step),
+                   kept + 2 * 2048 * 4 * (256.0 * 256 + 2 * 256.0 * 768 + kRouter + 2 * 256 * kShared));
+}
+
+TEST(StepWork, of_lora_beside_a_shared_expert_is_that_of_its_modules) {
+  constexpr double kRank = 8, kShared = 512;
+  constexpr double kOfLayer =
+      kRank * (3 * 256 + 512 + 256 + 256 + 2 * 256 + 2 * kShared + kShared + 256 + 256 + 1);
+  PlannedStep step = mixture_step(2048, Recompute::none);
+  step.inputs.model.shared_intermediate = static_cast<int64_t>(kShared);
+  const double model = amount_of(step, WorkKind::matmul);
+  step.inputs.model.adapter_rank = static_cast<int64_t>(kRank);
+  step.inputs.model.adapter_elements.assign(4, static_cast<int64_t>(kOfLayer));
+  // Forward once, of the share twice, and backward three times as much.
+  EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::matmul), model + 4 * 2 * (4 * kOfLayer + kRank * 257) * 2048);
+}
+
 // layer_runner.h's table; with head chunks q, k and v travel with attention, forward and backward.
 TEST(StepWork, exchanges_are_those_of_the_engine) {
   const auto sent = [](const KeptLayers& kept, int chunks) {

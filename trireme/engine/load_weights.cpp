@@ -39,7 +39,7 @@ class WeightLoader {
                const std::vector<UnitShare>& shares, const WeightLoading& loading)
       : layout_(layout), shares_(shares), loading_(loading), pieces_(layout.units.size()) {
     for (size_t unit = 0; unit < layout.units.size(); ++unit)
-      for (const ParameterSpec* spec : reader.parameters_of(layout.units[unit]))
+      for (const ParameterSpec* spec : reader.held_parameters(layout.units[unit]))
         cut({.spec = spec,
              .stored = &reader.stored(*spec),
              .second = reader.second_stored(*spec, layout),

@@ -159,23 +159,21 @@ void add_expert_mlp(const ModelSizes& model, const TileSizes& s, TileBytes& byte
   const int64_t summed =
       Tm * (kFloat_bytes + std::max(t + (narrow ? kFloat_bytes : 0), widens ? 2 * kFloat_bytes : 0));
 
-  // Of the expert that every token has (model/families/shared_expert.cpp), and what is held meanwhile.
+  // Of the expert that every token has (model/families/shared_expert.cpp), beside x1 and normed, or d(normed).
   const int64_t shared = model.shared_intermediate, Tshared = T * shared * t;
   const auto shared_forward = [&](int64_t gate_up) {
-    return shared == 0 ? 0 : gate_up + Tshared + std::max(s.blocks(2, shared), s.inner(2));
+    return gate_up + std::max(Tshared + s.blocks(2, shared), s.inner(2));
   };
   const auto shared_backward = [&](int64_t gate_up) {
-    if (shared == 0) return int64_t{0};
-    return gate_up +
-           std::max(2 * Tshared + std::max({s.blocks(6, shared), widens ? T * shared * kFloat_bytes : 0,
-                                            s.gradient(s.m, shared)}),
-                    std::max(s.gradient(2 * shared, s.m, 2), Tm * t + s.inner(2)));
+    const int64_t down =
+        std::max({s.blocks(6, shared), widens ? T * shared * kFloat_bytes : 0, s.gradient(s.m, shared)});
+    return gate_up + std::max({2 * Tshared + down, s.gradient(2 * shared, s.m, 2), Tm * t + s.inner(2)});
   };
 
   const auto forward = [&](int64_t gate_up, int64_t shared_gate_up) {         // with logits
     const int64_t held = Tm * t + gate_up;                                    // x1
     return std::max({T * s.q * s.o_copy + Tm * (s.convert + t) + s.inner(1),  // o, x
-                     gated_output_bytes(s), 2 * Tm * t + shared_forward(shared_gate_up),
+                     gated_output_bytes(s), 2 * Tm * t + (shared > 0 ? shared_forward(shared_gate_up) : 0),
                      held + Tm * t + std::max({s.blocks(2, s.m), probabilities, routing + Rm * t}),
                      held + routing + Rm * t + Ri * t + s.blocks(2, s.i, R, s.i),
                      Tm * t + routing + Rm * t + summed});
@@ -186,14 +184,14 @@ void add_expert_mlp(const ModelSizes& model, const TileSizes& s, TileBytes& byte
 
   // One expert may have all T tokens: nothing balances them.
   const auto backward = [&](int64_t x1, int64_t made, int64_t shared_made) {
-    const int64_t logits = made > 0 ? T * E * t : 0;
     const int64_t held = T * s.q * s.o_copy + Tm * s.convert + x1;  // o, dy
     const int64_t mlp = held + Tm * t + routing + Rm * t;           // normed, its rows
     const int64_t down = mlp + made + 2 * Ri * t;                   // dact, act
     const int64_t gradients = std::max(s.plain_gradient(s.m, s.i, T), s.blocks(6, s.i, R, s.i));
     return std::max({down + Rm * t + gradients, down + (widens ? Ri * kFloat_bytes : 0),
-                     mlp + made + s.plain_gradient(2 * s.i, s.m, T), mlp + logits + summed + Tm * t,
-                     held + 2 * Tm * t + routing + logits + shared_backward(shared_made),
+                     mlp + made + s.plain_gradient(2 * s.i, s.m, T),
+                     mlp + (made > 0 ? T * E * t : 0) + summed + Tm * t,
+                     held + 2 * Tm * t + (shared > 0 ? shared_backward(shared_made) : 0),
                      held + after_mlp_backward(s, 0)});
   };
   bytes.output_backward = backward(Tm * t, gate_up, 2 * Tshared);

@@ -10,7 +10,8 @@
 //
 // B batch, S tokens, K key heads of width Dk, V value heads of width Dv, G segments of some chunks. A segment
 // is worked on at a time (delta_rule_segment.h), so memory beside inputs and results is bounded; documents
-// are parted by masks within chunks, so that many cost as much as one. The host waits for nothing. Bytes: delta_rule_bytes.h.
+// are parted by masks within chunks, so that many cost as much as one. The host waits for nothing.
+// Bytes: delta_rule_bytes.h.
 #pragma once
 
 #include <cstdint>

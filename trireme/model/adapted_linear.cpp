@@ -8,6 +8,10 @@
 namespace trireme {
 namespace {
 
+at::Tensor bias_of(const UnitWeights& w, std::optional<size_t> slot) {
+  return slot ? w[*slot] : at::Tensor();
+}
+
 // u: scale x A', of the first `parts` of the matrix.
 at::Tensor inner_forward(const at::Tensor& x_Tk, const UnitWeights& w, const AdaptedMatrix& adapted,
                          size_t parts) {
@@ -50,27 +54,28 @@ void add_adapters(const at::Tensor& y_Tn, const at::Tensor& x_Tk, const UnitWeig
 }  // namespace
 
 void adapted_linear_into(at::Tensor& out_Tn, const at::Tensor& x_Tk, const UnitWeights& w, size_t matrix,
-                         size_t bias) {
-  linear_into(out_Tn, x_Tk, w[matrix], w[bias]);
+                         std::optional<size_t> bias) {
+  linear_into(out_Tn, x_Tk, w[matrix], bias_of(w, bias));
   add_adapters(out_Tn, x_Tk, w, matrix);
 }
 
-at::Tensor adapted_linear(const at::Tensor& x_Tk, const UnitWeights& w, size_t matrix, size_t bias) {
+at::Tensor adapted_linear(const at::Tensor& x_Tk, const UnitWeights& w, size_t matrix,
+                          std::optional<size_t> bias) {
   return adapted_linear_of_rows(x_Tk, w, matrix, bias, w[matrix].size(0));
 }
 
-at::Tensor adapted_linear_of_rows(const at::Tensor& x_Tk, const UnitWeights& w, size_t matrix, size_t bias,
-                                  int64_t rows) {
-  at::Tensor out = linear_forward(x_Tk, w[matrix].narrow(0, 0, rows),
-                                  w[bias].defined() ? w[bias].narrow(0, 0, rows) : w[bias]);
+at::Tensor adapted_linear_of_rows(const at::Tensor& x_Tk, const UnitWeights& w, size_t matrix,
+                                  std::optional<size_t> bias, int64_t rows) {
+  const at::Tensor b = bias_of(w, bias);
+  at::Tensor out = linear_forward(x_Tk, w[matrix].narrow(0, 0, rows), b.defined() ? b.narrow(0, 0, rows) : b);
   add_adapters(out, x_Tk, w, matrix);
   return out;
 }
 
 void add_adapted_linear(const at::Tensor& sum_Tn, const at::Tensor& x_Tk, const UnitWeights& w, size_t matrix,
-                        size_t bias) {
+                        std::optional<size_t> bias) {
   add_product(sum_Tn, x_Tk, w[matrix].t());
-  if (w[bias].defined()) sum_Tn.add_(w[bias]);
+  if (const at::Tensor b = bias_of(w, bias); b.defined()) sum_Tn.add_(b);
   add_adapters(sum_Tn, x_Tk, w, matrix);
 }
 
@@ -94,8 +99,9 @@ void adapted_linear_backward_into(at::Tensor& dx_Tk, const at::Tensor& dy_Tn, co
   add_product(dx_Tk, inner_backward(dy_Tn, w, *adapted), w.adapter(adapted->a));
 }
 
-void add_adapted_linear_gradients(UnitGradients& gradients, const UnitWeights& w, size_t matrix, size_t bias,
-                                  const at::Tensor& dy_Tn, const at::Tensor& x_Tk) {
+void add_adapted_linear_gradients(UnitGradients& gradients, const UnitWeights& w, size_t matrix,
+                                  std::optional<size_t> bias, const at::Tensor& dy_Tn,
+                                  const at::Tensor& x_Tk) {
   gradients.add_linear(matrix, bias, dy_Tn, x_Tk);
   const AdaptedMatrix* adapted = w.adapted(matrix);
   if (adapted == nullptr) return;

@@ -58,7 +58,7 @@ const SafetensorsEntry* CheckpointReader::find(const std::string& name) const {
   return find_of_language_model(weights_, name);
 }
 
-std::vector<const ParameterSpec*> CheckpointReader::parameters_of(const UnitSpec& unit) const {
+std::vector<const ParameterSpec*> CheckpointReader::held_parameters(const UnitSpec& unit) const {
   std::vector<const ParameterSpec*> joined, found;
   for (const ParameterSpec& spec : unit.joined)
     if (find(spec.name) != nullptr) joined.push_back(&spec);
@@ -66,10 +66,14 @@ std::vector<const ParameterSpec*> CheckpointReader::parameters_of(const UnitSpec
     const auto whole = std::ranges::find_if(joined, [&](const ParameterSpec* all) {
       return spec.offset >= all->offset && spec.offset < all->offset + all->elements;
     });
-    if (whole == joined.end())
+    if (whole == joined.end()) {
       found.push_back(&spec);
-    else if ((*whole)->offset == spec.offset)
-      found.push_back(*whole);
+      continue;
+    }
+    if (const SafetensorsEntry* apart = find(spec.name))
+      throw DataError(
+          cat(apart->describe(), ": its values are also in '", (*whole)->name, "'; expected one of both"));
+    if ((*whole)->offset == spec.offset) found.push_back(*whole);
   }
   return found;
 }
@@ -116,7 +120,7 @@ void CheckpointReader::read_unit(const UnitSpec& unit, at::Tensor& flat) const {
   TRIREME_ASSERT(flat.dim() == 1 && flat.size(0) == unit.elements && at::isFloatingType(flat.scalar_type()),
                  "unit ", unit.name);
   int64_t filled = 0;
-  for (const ParameterSpec* spec : parameters_of(unit)) {
+  for (const ParameterSpec* spec : held_parameters(unit)) {
     const SafetensorsEntry& entry = stored(*spec);
     flat.narrow(0, filled, spec->offset - filled)
         .zero_();  // padding is defined: it takes part in norms and sums
@@ -135,7 +139,7 @@ std::vector<std::string> CheckpointReader::unused_names(const ModelLayout& layou
     if (const SafetensorsEntry* found = find(name)) used.insert(found->name);
   };
   for (const UnitSpec& unit : layout.units)
-    for (const ParameterSpec* spec : parameters_of(unit))
+    for (const ParameterSpec* spec : held_parameters(unit))
       for (const std::string& name : {spec->name, spec->other_name}) use(name);
   for (const TiedName& second : layout.tied_names) use(second.name);
   std::vector<std::string> unused;

@@ -24,8 +24,9 @@ class CheckpointReader {
   // looked at.
   void read_unit(const UnitSpec& unit, at::Tensor& flat) const;
 
-  // The parameters of a unit as the files hold them: UnitSpec::joined, where they do, in place of those that it makes.
-  std::vector<const ParameterSpec*> parameters_of(const UnitSpec& unit) const;
+  // The parameters of a unit as the files hold them: of UnitSpec::joined, where they do, in place of those
+  // that make it. DataError where they hold both.
+  std::vector<const ParameterSpec*> held_parameters(const UnitSpec& unit) const;
   // The tensor in which a file holds a parameter, of its shape and a float dtype.
   const SafetensorsEntry& stored(const ParameterSpec& spec) const;
   // The second tensor with the parameter's values, which must be equal; null where there is none. Throws

@@ -37,7 +37,7 @@ void check_activation(const ConfigKeys& keys, const DecoderKind& kind) {
 void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
   if (kind.experts == nullptr && !kind.gemma4)
     keys.refuse_unless_absent(
-        {"num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size"},
+        {"num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size", kSharedWidth},
         "this family has no mixtures of experts; mixtral, qwen2_moe, qwen3_moe, qwen3_next and qwen3_5_moe "
         "have");
   keys.refuse_unless_absent({"no_rope_layers", "mrope_section", "vision_config", "audio_config"},
@@ -73,8 +73,8 @@ void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
     keys.refuse("attention_bias", "this family's attention has no biases in transformers");
   if (kind.attention_bias == AttentionBias::qkv && !keys.boolean("attention_bias", true))
     keys.refuse("attention_bias", "this family's q, k and v projections always have biases in transformers");
-  if (kind.attention_bias == AttentionBias::qkv && !keys.boolean("qkv_bias", true))
-    keys.refuse("qkv_bias", "a model of this family without these biases is not built");
+  if (kind.attention_bias == AttentionBias::qkv && kind.experts != nullptr && !keys.boolean("qkv_bias", true))
+    keys.refuse("qkv_bias", "a mixture without these biases is not built");
   if (keys.has("architectures")) {
     const std::string first = keys.first_text("architectures");
     if (!first.ends_with("ForCausalLM") && !first.ends_with("Model"))
@@ -103,10 +103,11 @@ void refuse_unbuilt_experts(const ConfigKeys& keys, const ExpertKind& kind) {
     keys.refuse("mlp_only_layers", "every layer must have experts: only an empty list is supported");
 }
 
-// transformers 5 writes num_local_experts for either family, which reads both.
 int64_t number_of_experts(const ConfigKeys& keys, const ExpertKind& kind, int64_t layers) {
   constexpr int64_t kMost_of_all_layers = 1 << 18;  // each has three names; 16 times as many as DeepSeek's
   const int64_t most = kMost_of_all_layers / layers;
+  if (!kind.counts_local)
+    keys.refuse_unless_absent({"num_local_experts"}, "transformers reads num_experts alone in this family");
   if (!keys.has("num_local_experts")) return keys.size("num_experts", kind.experts, most);
   const int64_t experts = keys.size("num_local_experts", kind.experts, most);
   if (keys.has("num_experts") && keys.size("num_experts", experts) != experts)
@@ -154,8 +155,8 @@ std::vector<int64_t> layer_windows(const ConfigKeys& keys, const DecoderKind& ki
     window = keys.integer_or_null("sliding_window", kind.silent_window);
   if (kind.windows == Windows::none && keys.boolean("use_sliding_window", false))
     keys.refuse("use_sliding_window",
-                cat("a ", kind.model_type,
-                    " has no sliding windows; mistral, mixtral, qwen and gemma3_text have them"));
+                cat("sliding windows of a ", kind.model_type,
+                    " are not built; mistral, mixtral, qwen2, qwen3 and gemma3_text have them"));
   if (window && *window < 1)
     keys.refuse("sliding_window",
                 cat("expected at least 1 token", patterned ? "" : ", or null for full attention"));

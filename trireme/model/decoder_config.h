@@ -13,8 +13,9 @@ struct ExpertKind {
   enum class SumToOne { always, unless_denied, if_asked };
 
   int64_t experts, experts_per_token;
-  const char* width_key;     // of an expert's width
-  int64_t shared_width = 0;  // of an expert that every token has beside its own; 0: there is none
+  bool counts_local = false;  // num_local_experts is another name of num_experts
+  const char* width_key;      // of an expert's width
+  int64_t shared_width = 0;   // of an expert that every token has beside its own; 0: there is none
   SumToOne sum_to_one;
   // PEFT means its matrices by gate_proj, up_proj and down_proj; else those of the other experts.
   bool shared_has_lora = false;

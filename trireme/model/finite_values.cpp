@@ -91,8 +91,12 @@ std::optional<float> value_beyond(const at::Tensor& values, at::ScalarType dtype
 }
 
 std::string not_finite_text(const ParameterSpec& spec, int64_t element, double value) {
-  const int64_t row_elements = spec.shape.size() > 1 ? spec.elements / spec.shape[0] : 1;
-  return cat(spec.shape.size() > 1 ? "row " : "element ", element / row_elements, " holds ",
+  const auto dims = spec.shape.size();
+  const int64_t row = dims > 1 ? element / spec.shape.back() : element;
+  const bool of_matrices = dims == 3 && spec.shape[1] > 1;  // of experts, one below the other
+  const int64_t matrix_rows = of_matrices ? spec.shape[1] : 1;
+  return cat(of_matrices ? cat("matrix ", row / matrix_rows, ", ") : "", dims > 1 ? "row " : "element ",
+             of_matrices ? row % matrix_rows : row, " holds ",
              std::isnan(value) ? "NaN"
              : value > 0       ? "infinity"
                                : "-infinity");

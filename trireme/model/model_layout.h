@@ -65,8 +65,8 @@ class UnitBuilder {
   void matrix(size_t slot, const std::vector<Rows>& parameters, int64_t columns);
   // Vectors do not decay.
   void vector(size_t slot, const std::vector<Rows>& parameters) { matrix(slot, parameters, 0); }
-  // The matrices of `experts` experts, by `experts_per_token` of which a token is multiplied. `joined`: the name of a
-  // tensor [experts, rows, columns] that a file may have in their place, or null.
+  // The matrices of `experts` experts, by `experts_per_token` of which a token is multiplied. `joined`: the name
+  // of a tensor [experts, rows, columns] that a file may have in their place, or null.
   void expert_matrices(size_t slot, const std::vector<Rows>& parameters, int64_t columns, int64_t experts,
                        int64_t experts_per_token, const char* joined);
   // NAME.weight and, in the next slot, NAME.bias.

@@ -124,7 +124,7 @@ std::string check_whole_model(const fs::path& whole, const ModelConfig& trained)
   const ModelLayout layout = make_model_layout(config);
   const CheckpointReader reader(whole);
   for (const UnitSpec& unit : layout.units)
-    for (const ParameterSpec* spec : reader.parameters_of(unit)) static_cast<void>(reader.stored(*spec));
+    for (const ParameterSpec* spec : reader.held_parameters(unit)) static_cast<void>(reader.stored(*spec));
   refuse_unused(reader.unused_names(layout), layout, whole);
   return config.whole_type;
 }

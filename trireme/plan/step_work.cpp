@@ -309,7 +309,7 @@ class Counter {
     token_wise(WorkKind::copy, m());  // what the product is added to
     post_norm();
   }
-  // Of the expert that every token has: gate and up, and its share.
+  // Of the expert that every token has: gate and up, and its share, by which act is multiplied.
   void share(bool has_gate_up) {
     if (model_.shared_intermediate == 0) return;
     if (!has_gate_up) product(kind_->products.shared_gate_up);
@@ -426,7 +426,8 @@ class Counter {
       for (const auto* sides :
            {&kind_->products.shared_down, &kind_->products.shared_gate_up, &kind_->products.shared_gate})
         product_backward(*sides);
-      token_wise(WorkKind::copy, 2 * m());  // added to d(normed)
+      // d(act) by the share too; d(normed) is added to.
+      token_wise(WorkKind::copy, static_cast<double>(model_.shared_intermediate) + 2 * m());
     }
     token_wise(WorkKind::copy, 2 * m());  // dy, and d(x)
     token_wise(WorkKind::norm_backward, m());

@@ -25,7 +25,6 @@ enum LayerSlot : size_t {
   kSharedGateUp,      // [2 Is, M], of the expert that every token has
   kSharedDown,        // [M, Is]
   kSharedGate,        // [1, M], whose sigmoid is the share that it counts by
-  kNoBias,            // which no layer has
   kMlpOutNorm,        // [M], of what the MLP adds to x1
   kConvolution,       // [2 K Dk + V Dv, taps], of a DeltaNet's q|k|v
   kDecay,             // [V], the logarithm of how fast its states decay

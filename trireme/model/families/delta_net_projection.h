@@ -1,5 +1,5 @@
-// What a token of a layer with a DeltaNet is projected to, in the order of the files, <-> its columns (attention/delta_heads.h)
-// and its gate:
+// What a token of a layer with a DeltaNet is projected to, in the order of the files, <-> its columns
+// (attention/delta_heads.h) and its gate:
 //
 //   by kind       q|k|v|b|a|z                               of all heads
 //   by key head   q k v.. z.. of each key head, then b.. a.. of each: a key head has V / K value heads

@@ -4,9 +4,10 @@
 //   normed_TM -> router: logits_TE -> experts_Tk, weights_Tk -> rows by expert: normed_RM    R = T k
 //             -> gate|up_R2I -> SwiGLU: act_RI -> down_RM -> weighted sum of each token's rows, in fp32, + x1
 //
-// Kept: gate|up of all rows, logits, and what the shared expert keeps. Were logits computed again, rounding could
-// send a token to other experts than those whose gate|up was kept. Backward runs gate|up and the router once more (or takes what was kept),
-// never down: with dact of rows that were weighted already, w dL/dw of a row is the product of act and dact.
+// Kept: gate|up of all rows, logits, and what the shared expert keeps. Were logits computed again, rounding
+// could send a token to other experts than those whose gate|up was kept. Backward runs gate|up and the router
+// once more (or takes what was kept), never down: with dact of rows that were weighted already, w dL/dw of a
+// row is the product of act and dact.
 //
 // No loss balances the load of the experts (model/decoder_config.cpp refuses models that ask for it).
 #include <utility>
@@ -31,7 +32,7 @@ class ExpertMlp final : public DecoderMlp {
 
   void forward(const UnitWeights& w, at::Tensor normed_TM, const at::Tensor& kept_TW,
                at::Tensor& x1_TM) const override {
-    if (shares()) add_shared_expert(config_, w, normed_TM, kept(kept_TW).shared, x1_TM);
+    if (shares()) add_shared_expert(config_, w, normed_TM, kept_tensors(kept_TW).shared, x1_TM);
     Routed routed = route_rows(w, std::move(normed_TM), kept_TW, /*filled=*/false);
     at::Tensor act_RI = glu(config_.gate, routed.gate_up_R2I);
     routed.kept = {};
@@ -44,7 +45,18 @@ class ExpertMlp final : public DecoderMlp {
 
   at::Tensor backward(const UnitWeights& w, UnitGradients& gradients, at::Tensor normed_TM,
                       const at::Tensor& dy_TM, const at::Tensor& kept_TW) const override {
-    auto [routed_kept, routing, rows, gathered_RM, gate_up_R2I] =
+    at::Tensor dnormed_TM = routed_backward(w, gradients, normed_TM, dy_TM, kept_TW);
+    if (shares())
+      shared_expert_backward(config_, w, gradients, normed_TM, dy_TM, kept_tensors(kept_TW).shared,
+                             dnormed_TM);
+    return dnormed_TM;
+  }
+
+ private:
+  // Of the experts that a token goes to: -> d(normed) [T, M], and added to the gradients.
+  at::Tensor routed_backward(const UnitWeights& w, UnitGradients& gradients, const at::Tensor& normed_TM,
+                             const at::Tensor& dy_TM, const at::Tensor& kept_TW) const {
+    auto [kept, routing, rows, gathered_RM, gate_up_R2I] =
         route_rows(w, normed_TM, kept_TW, /*filled=*/kept_TW.defined());
     at::Tensor weighted_dweights_Tk;
     {
@@ -63,18 +75,14 @@ class ExpertMlp final : public DecoderMlp {
     // gate|up is its gradient now.
     add_gradients(gradients, kGateUp, rows, gate_up_R2I, gathered_RM);
     expert_products_backward_into(rows, gathered_RM, gate_up_R2I, w[kGateUp]);
-    gate_up_R2I = routed_kept.gate_up = at::Tensor();
+    gate_up_R2I = kept.gate_up = at::Tensor();
     at::Tensor dnormed_TM = sum_of_rows(rows, gathered_RM, {}).to(normed_TM.scalar_type());
-    gathered_RM = at::Tensor();
-    const at::Tensor dlogits_TE = route_backward(weighted_dweights_Tk, routing, routed_kept.logits, rule_);
+    const at::Tensor dlogits_TE = route_backward(weighted_dweights_Tk, routing, kept.logits, rule_);
     gradients.add_linear(kRouter, std::nullopt, dlogits_TE, normed_TM);
     add_product(dnormed_TM, dlogits_TE, w[kRouter]);
-    if (shares())
-      shared_expert_backward(config_, w, gradients, normed_TM, dy_TM, kept(kept_TW).shared, dnormed_TM);
     return dnormed_TM;
   }
 
- private:
   static void add_gradients(UnitGradients& gradients, size_t slot, const ExpertRows& rows,
                             const at::Tensor& dy, const at::Tensor& x) {
     if (gradients.frozen()) return;
@@ -96,7 +104,7 @@ class ExpertMlp final : public DecoderMlp {
   };
   bool shares() const { return config_.shared_intermediate_size > 0; }
   int64_t gate_up_width() const { return 2 * rule_.experts_per_token * config_.intermediate_size; }
-  Kept kept(const at::Tensor& kept_TW) const {
+  Kept kept_tensors(const at::Tensor& kept_TW) const {
     if (!kept_TW.defined()) return {};
     const KeptParts parts = kept_parts(kept_TW, gate_up_width());
     const KeptParts rest = kept_parts(parts.last, config_.num_experts);
@@ -107,7 +115,7 @@ class ExpertMlp final : public DecoderMlp {
                     bool filled) const {
     const int64_t T = normed_TM.size(0);
     Routed routed;
-    routed.kept = kept_TW.defined() ? kept(kept_TW)
+    routed.kept = kept_TW.defined() ? kept_tensors(kept_TW)
                                     : Kept{at::empty({T, gate_up_width()}, normed_TM.options()),
                                            at::empty({T, config_.num_experts}, normed_TM.options()),
                                            {}};

@@ -21,6 +21,7 @@ using Windows = DecoderKind::Windows;
 
 constexpr ExpertKind kMixtral{.experts = 8,
                               .experts_per_token = 2,
+                              .counts_local = true,
                               .width_key = "intermediate_size",
                               .sum_to_one = ExpertKind::SumToOne::always,
                               .router = "block_sparse_moe.gate.weight",
@@ -30,6 +31,7 @@ constexpr ExpertKind kMixtral{.experts = 8,
                               .down = ".w2.weight"};
 constexpr ExpertKind kQwen3Moe{.experts = 128,
                                .experts_per_token = 8,
+                               .counts_local = true,
                                .width_key = "moe_intermediate_size",
                                .sum_to_one = ExpertKind::SumToOne::if_asked,
                                .router = "mlp.gate.weight",
@@ -43,13 +45,16 @@ constexpr ExpertKind kQwen2Moe = [] {
   ExpertKind kind = kQwen3Moe;
   kind.experts = 60;
   kind.experts_per_token = 4;
+  kind.counts_local = false;
   kind.shared_width = 5632;
+  kind.shared_has_lora = true;
   return kind;
 }();
 constexpr ExpertKind kQwen3Next = [] {
   ExpertKind kind = kQwen3Moe;
   kind.experts = 512;
   kind.experts_per_token = 10;
+  kind.counts_local = false;
   kind.shared_width = 512;
   kind.sum_to_one = ExpertKind::SumToOne::unless_denied;
   return kind;

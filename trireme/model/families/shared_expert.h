@@ -1,9 +1,9 @@
 // The expert of a mixture that every token has beside its own (arXiv 2401.06066; its share as in Qwen2-MoE):
 //
-//   normed_TM -> gate|up_T2I -> SwiGLU x share_T1 -> down_TM, added to x1_TM      share = sigmoid(normed . gate)
+//   normed_TM -> gate|up_T2I -> SwiGLU x share_T1 -> down_TM, added to x1_TM     share = sigmoid(normed gate')
 //
-// I its width (ModelConfig::shared_intermediate_size). Kept: gate|up. Backward runs it and the share once more (or
-// takes what was kept), never down: the share's gradient is the product of act and of its gradient.
+// I its width (ModelConfig::shared_intermediate_size). Kept: gate|up. Backward runs the share once more, and
+// gate|up (or takes what was kept), never down: the share's gradient is the product of act and of its gradient.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -14,7 +14,8 @@
 
 namespace trireme::decoder {
 
-// x1 [T, M] += what it gives. `kept` [T, 2 I], contiguous, is filled where defined. Tensors have the tile dtype.
+// x1 [T, M] += what it gives. `kept` [T, 2 I], contiguous, is filled where defined. Tensors have the tile
+// dtype.
 void add_shared_expert(const ModelConfig& config, const UnitWeights& w, const at::Tensor& normed_TM,
                        const at::Tensor& kept_T2I, at::Tensor& x1_TM);
 // dy [T, M] -> added to d(normed) [T, M] and to the gradients. May write over `kept`; undefined: made again.
