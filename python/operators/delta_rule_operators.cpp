@@ -13,6 +13,7 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
+#include "trireme/base/error.h"
 #include "trireme/kernels/causal_convolution.h"
 #include "trireme/kernels/delta_rule.h"
 #include "trireme/kernels/document_begins.h"
@@ -24,9 +25,15 @@
 namespace trireme {
 namespace {
 
-// On the device of x.
+// Of the samples of x [B, S, ...], on its device.
 at::Tensor begins_of(const std::vector<at::Tensor>& cu_seqlens, const at::Tensor& x) {
-  const at::Tensor begins_BS = document_begins(given_documents(cu_seqlens));
+  const std::vector<Documents> documents = given_documents(cu_seqlens);
+  TRIREME_ASSERT(documents.empty() || std::ssize(documents) == x.size(0), "documents of ", documents.size(),
+                 " samples, expected ", x.size(0));
+  for (const Documents& of_sample : documents)
+    TRIREME_ASSERT(of_sample.tokens() == x.size(1), "documents of ", of_sample.tokens(), " tokens, expected ",
+                   x.size(1));
+  const at::Tensor begins_BS = document_begins(documents);
   return begins_BS.defined() ? begins_BS.to(x.device()) : begins_BS;
 }
 

@@ -236,8 +236,9 @@ void run_rank_pass(World& world, const std::filesystem::path& folder, const Watc
   };
   const auto sharded = sharded_with(config.heads());
   const auto full = config.full_heads ? sharded_with(*config.full_heads) : nullptr;
-  const auto delta_net =
-      config.delta_net ? std::make_unique<ShardedDeltaNet>(*mesh.sp, config.delta_net->heads) : nullptr;
+  const auto delta_net = config.delta_net ? std::make_unique<ShardedDeltaNet>(
+                                                *mesh.sp, config.delta_net->heads, *config.family->mixing)
+                                          : nullptr;
   LayerRunner layers(config, {*sharded, full.get(), delta_net.get()}, plan, run.tile_tokens);
   ModelExecutor executor(config, layout, mesh, layers, parameters,
                          {.storage = run.storage, .logits_tile_tokens = 23});

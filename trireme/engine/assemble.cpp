@@ -258,7 +258,9 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   };
   attention_ = attention_of(config.heads());
   if (config.full_heads) full_attention_ = attention_of(*config.full_heads);
-  if (config.delta_net) delta_net_ = std::make_unique<ShardedDeltaNet>(*mesh_.sp, config.delta_net->heads);
+  if (config.delta_net)
+    delta_net_ =
+        std::make_unique<ShardedDeltaNet>(*mesh_.sp, config.delta_net->heads, *config.family->mixing);
   layers_ = std::make_unique<LayerRunner>(
       config, LayerMixing{*attention_, full_attention_.get(), delta_net_.get()}, plan, tiles.tokens);
   ParameterStore& trained = parameters_in_update_ ? *parameters_in_update_ : *parameters_;

@@ -94,7 +94,7 @@ class LayerRunner {
   };
   Call call_of(int64_t layer, const UnitWeights& weights, const SequenceContext& context) const;
   ShardedDeltaNet::Call delta_call(const Call& call) const {
-    return {*layer_, call.tensors, call.context.layout, call.context.document_begins_BS};
+    return {call.tensors, call.context.layout, call.context.document_begins_BS};
   }
   Projection project(const Call& call, const at::Tensor& x);
   // Attention's or the DeltaNet's, as ShardedAttention names them.

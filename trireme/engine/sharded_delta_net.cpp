@@ -4,9 +4,10 @@
 
 namespace trireme {
 
-ShardedDeltaNet::ShardedDeltaNet(Group& ranks, const DeltaHeads& heads)
+ShardedDeltaNet::ShardedDeltaNet(Group& ranks, const DeltaHeads& heads, const ColumnMixing& mixing)
     : ranks_(ranks),
       heads_(heads),
+      mixing_(mixing),
       share_(delta_share(heads, ranks.rank(), ranks.size())),
       columns_(delta_columns(heads, ranks.size())),
       output_(delta_output_columns(heads, ranks.size())) {}
@@ -16,8 +17,7 @@ at::Tensor ShardedDeltaNet::exchange(const at::Tensor& columns_BsND, const Call&
 }
 
 at::Tensor ShardedDeltaNet::forward(at::Tensor columns_BSc, const Call& call) {
-  const at::Tensor o_BSo =
-      call.arithmetic.mix_forward(call.tensors, share_, columns_BSc, call.document_begins_BS);
+  const at::Tensor o_BSo = mixing_.forward(call.tensors, share_, columns_BSc, call.document_begins_BS);
   columns_BSc = at::Tensor();
   return to_tokens(ranks_, call.layout, output_, o_BSo).unflatten(2, {heads_.value, heads_.value_width});
 }
@@ -26,8 +26,8 @@ at::Tensor ShardedDeltaNet::backward(at::Tensor do_BsVD, at::Tensor columns_BSc,
                                      UnitGradients& gradients) {
   at::Tensor do_BSo = to_columns(ranks_, call.layout, output_, do_BsVD.flatten(2));
   do_BsVD = at::Tensor();
-  const at::Tensor dcolumns_BSc = call.arithmetic.mix_backward(call.tensors, gradients, share_, columns_BSc,
-                                                               call.document_begins_BS, do_BSo);
+  const at::Tensor dcolumns_BSc =
+      mixing_.backward(call.tensors, gradients, share_, columns_BSc, call.document_begins_BS, do_BSo);
   do_BSo = columns_BSc = at::Tensor();
   return to_tokens(ranks_, call.layout, columns_, dcolumns_BSc).unsqueeze(2);
 }

@@ -2,7 +2,7 @@
 // columns, since its heads do not see each other and its convolution filters each column alone.
 //
 //   forward    columns_BsC --to_columns--> columns_BSc --mix (the family's)--> o_BSo --to_tokens--> o_BsVD
-//   backward   do_BsVD --to_columns--> do_BSo --mix_backward--> dcolumns_BSc --to_tokens--> dcolumns_BsC
+//   backward   do_BsVD --to_columns--> do_BSo --mix--> dcolumns_BSc --to_tokens--> dcolumns_BsC
 //
 // C columns of all heads, c of this rank's (attention/delta_heads.h), o its value heads' values. Every rank
 // that shares the sample has all tokens of its heads, with a ring too: tokens are put in the order of the
@@ -13,17 +13,16 @@
 #include "trireme/attention/delta_heads.h"
 #include "trireme/base/sample_layout.h"
 #include "trireme/comm/group.h"
-#include "trireme/model/layer.h"
+#include "trireme/model/column_mixing.h"
 
 namespace trireme {
 
 class ShardedDeltaNet {
  public:
   // `ranks`, all that share a sample, outlive this. Not collective.
-  ShardedDeltaNet(Group& ranks, const DeltaHeads& heads);
+  ShardedDeltaNet(Group& ranks, const DeltaHeads& heads, const ColumnMixing& mixing);
 
   struct Call {
-    const Layer& arithmetic;
     const LayerTensors& tensors;
     const SampleLayout& layout;
     const at::Tensor& document_begins_BS;  // kernels/document_begins.h, or undefined
@@ -39,6 +38,7 @@ class ShardedDeltaNet {
  private:
   Group& ranks_;
   const DeltaHeads heads_;
+  const ColumnMixing mixing_;
   const DeltaShare share_;               // this rank's
   const ColumnShares columns_, output_;  // of every rank: of what comes, and of o
 };

@@ -24,16 +24,16 @@ struct LayerBuffers {
   bool delta_net;  // in place of attention: columns for q, k and v, neither a log-sum-exp nor o by heads kept
   int64_t x;       // [B s, M], stored
   int64_t qkv;     // [B s, H + 2K, D]
-  int64_t qkv_heads;  // [B, n, h + 2k, D]
-  int64_t o;          // [B s, H, D]
-  int64_t o_heads;    // [B, n, h, D]
-  int64_t lse;        // [B, h, n] fp32
-  int64_t packed;     // q, k and v for every rank
-  bool shares_kv;     // several ranks have a key/value head
-  int64_t dkv_sums;   // dk and dv of this rank's tokens in fp32
-  int64_t dkv_block;  // what is added to them: in 16 bits it is widened
-  int64_t gate;       // [B s, A] of what multiplies attention's output
-  int64_t x1, mlp;    // kept of attention's output and of the MLP, in the dtype of tiles
+  int64_t qkv_heads;      // [B, n, h + 2k, D]
+  int64_t o;              // [B s, H, D]
+  int64_t o_heads;        // [B, n, h, D]
+  int64_t lse;            // [B, h, n] fp32
+  int64_t packed;         // q, k and v for every rank
+  bool ranks_overlap;     // several ranks have a key/value head, or a column of a DeltaNet
+  int64_t overlap_sums;   // then: dk and dv of this rank's tokens, or d(columns), in fp32
+  int64_t overlap_block;  // what is added to them: in 16 bits it is widened
+  int64_t gate;           // [B s, A] of what multiplies attention's output
+  int64_t x1, mlp;        // kept of attention's output and of the MLP, in the dtype of tiles
 
   explicit LayerBuffers(const ForecastInputs& inputs)
       : alone(inputs.ulysses == 1),
@@ -50,9 +50,9 @@ struct LayerBuffers {
     o_heads = ring_rows * inputs.rank_heads * d * e;
     lse = ring_rows * inputs.rank_heads * kFloat_bytes;
     packed = rows * inputs.packed_heads * d * e;
-    shares_kv = inputs.packed_heads > model.heads + 2 * model.kv_heads;
-    dkv_sums = rows * 2 * model.kv_heads * d * kFloat_bytes;
-    dkv_block = e == kFloat_bytes ? 0 : rows * inputs.rank_kv_heads * d * kFloat_bytes;
+    ranks_overlap = inputs.packed_heads > model.heads + 2 * model.kv_heads;
+    overlap_sums = rows * 2 * model.kv_heads * d * kFloat_bytes;
+    overlap_block = e == kFloat_bytes ? 0 : rows * inputs.rank_kv_heads * d * kFloat_bytes;
     gate = rows * model.common_heads().gate_width() * e;
     if (delta_net) set_delta_net(inputs, rows * e);
     x1 = rows * model.hidden * inputs.tile_bytes;
@@ -94,15 +94,15 @@ struct LayerBuffers {
     o_heads = all_rows_bytes * share.value.size() * heads.value_width;
     lse = 0;
     packed = row_bytes * total;
-    shares_kv = total > heads.columns();
+    ranks_overlap = total > heads.columns();
     // All columns are summed then: of 16 bits in fp32, span by span.
     const bool narrow = inputs.storage_bytes < kFloat_bytes;
     const int64_t rows = inputs.batch * inputs.shard_tokens;
     int64_t widest = 0;
     for (const std::vector<HeadRange>& spans : shares.of_rank)
       for (const HeadRange& span : spans) widest = std::max(widest, span.size());
-    dkv_sums = narrow ? rows * heads.columns() * kFloat_bytes : 0;
-    dkv_block = narrow ? rows * widest * kFloat_bytes : 0;
+    overlap_sums = narrow ? rows * heads.columns() * kFloat_bytes : 0;
+    overlap_block = narrow ? rows * widest * kFloat_bytes : 0;
   }
 };
 
@@ -455,9 +455,9 @@ class Timeline {
   }
 
   void chunked_attention_backward(int64_t beside) {
-    held_[communication] += layer_->dkv_sums;
+    held_[communication] += layer_->overlap_sums;
     record_chunks(Pass::backward, beside + layer_->qkv);
-    held_[communication] -= layer_->dkv_sums;
+    held_[communication] -= layer_->overlap_sums;
   }
 
   // dq, dk and dv by heads -> one tensor by tokens.
@@ -465,7 +465,7 @@ class Timeline {
     if (layer_->delta_net) return trade_columns();
     if (layer_->alone) return record("joined gradients", {{attention, 2 * layer_->qkv}});
     const int64_t copy = inputs_.batch > 1 ? layer_->qkv_heads : 0;
-    const int64_t sums = layer_->shares_kv ? layer_->dkv_sums + layer_->dkv_block : 0;
+    const int64_t sums = layer_->ranks_overlap ? layer_->overlap_sums + layer_->overlap_block : 0;
     record("exchange",
            {{attention, layer_->qkv_heads}, {communication, layer_->qkv_heads + copy + layer_->packed}});
     record("exchange",
@@ -476,7 +476,7 @@ class Timeline {
   void trade_columns() {
     if (layer_->alone) return;
     const int64_t copy = inputs_.batch > 1 ? layer_->qkv_heads : 0;
-    const int64_t sums = layer_->shares_kv ? layer_->dkv_sums + layer_->dkv_block : 0;
+    const int64_t sums = layer_->ranks_overlap ? layer_->overlap_sums + layer_->overlap_block : 0;
     const int64_t dcolumns = layer_->qkv_heads;
     record("exchange",
            {{attention, dcolumns + layer_->ordered(dcolumns)}, {communication, copy + layer_->packed}});

@@ -12,8 +12,6 @@
 // Gradients of weights are added in fp32.
 #pragma once
 
-#include <vector>
-
 #include <ATen/ATen.h>
 
 #include "trireme/model/attention_heads.h"
@@ -66,17 +64,6 @@ class Layer {
                                         const at::Tensor& gate_TA, const at::Tensor& dy_TM,
                                         KeptAfterAttention* kept, const at::Tensor& dx_TM,
                                         at::Tensor do_TA) const = 0;
-
-  // Of a layer with a DeltaNet, between the exchanges: this rank's columns of all tokens [B, S, c] -> o [B,
-  // S, v Dv] of its value heads. `document_begins` [B, S]:
-  // kernels/document_begins.h, or undefined. Other families have none:
-  // InternalError.
-  virtual at::Tensor mix_forward(const LayerTensors& layer, const DeltaShare& share,
-                                 const at::Tensor& columns_BSc, const at::Tensor& document_begins_BS) const;
-  // do [B, S, v Dv] -> d(columns) [B, S, c], and added to the gradients.
-  virtual at::Tensor mix_backward(const LayerTensors& layer, UnitGradients& gradients,
-                                  const DeltaShare& share, const at::Tensor& columns_BSc,
-                                  const at::Tensor& document_begins_BS, const at::Tensor& do_BSo) const;
 };
 
 }  // namespace trireme

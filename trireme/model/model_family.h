@@ -18,6 +18,7 @@ namespace trireme {
 class Embedding;
 class Layer;
 class Head;
+struct ColumnMixing;
 
 // For the table: make_part<Layer, EncoderLayer>.
 template <typename Base, typename OfFamily>
@@ -40,6 +41,7 @@ struct ModelFamily {
   std::unique_ptr<Layer> (*layer)(const ModelConfig& config) = nullptr;
   std::unique_ptr<Head> (*head)(const ModelConfig& config) = nullptr;
   TileFormula tiles = TileFormula::widest;
+  const ColumnMixing* mixing = nullptr;  // of layers with a DeltaNet; null: no config has one
   // Slots of a layer whose matrices its arithmetic multiplies by adapted_linear.h, so that LoRA can adapt them.
   // Null: none.
   std::vector<size_t> (*adapted_slots)(const ModelConfig& config) = nullptr;

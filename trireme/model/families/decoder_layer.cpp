@@ -20,7 +20,6 @@
 #include "trireme/model/families/decoder_mlp.h"
 #include "trireme/model/families/decoder_norm.h"
 #include "trireme/model/families/decoder_units.h"
-#include "trireme/model/families/delta_net_mixing.h"
 #include "trireme/model/families/delta_net_projection.h"
 #include "trireme/model/families/output_gate.h"
 
@@ -155,16 +154,6 @@ class DecoderLayer final : public Layer {
       adapted_linear_backward_into(do_TA, da, w, kOut);
     }
     dx_TM.copy_(dx1);
-  }
-
-  at::Tensor mix_forward(const LayerTensors& layer, const DeltaShare& share, const at::Tensor& columns_BSc,
-                         const at::Tensor& document_begins_BS) const override {
-    return delta_net_forward(layer, share, columns_BSc, document_begins_BS);
-  }
-  at::Tensor mix_backward(const LayerTensors& layer, UnitGradients& gradients, const DeltaShare& share,
-                          const at::Tensor& columns_BSc, const at::Tensor& document_begins_BS,
-                          const at::Tensor& do_BSo) const override {
-    return delta_net_backward(layer, gradients, share, columns_BSc, document_begins_BS, do_BSo);
   }
 
  private:

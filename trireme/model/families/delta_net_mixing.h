@@ -9,11 +9,11 @@
 // bias are those of this rank's heads; the sum over ranks is the whole.
 #pragma once
 
-#include "trireme/model/layer.h"
+#include "trireme/model/column_mixing.h"
 
 namespace trireme::decoder {
 
-// As Layer::mix_forward and mix_backward.
+// ColumnMixing's.
 at::Tensor delta_net_forward(const LayerTensors& layer, const DeltaShare& share,
                              const at::Tensor& columns_BSc, const at::Tensor& document_begins_BS);
 at::Tensor delta_net_backward(const LayerTensors& layer, UnitGradients& gradients, const DeltaShare& share,

@@ -8,6 +8,7 @@
 #include "trireme/model/embedding.h"
 #include "trireme/model/families/decoder_layer.h"
 #include "trireme/model/families/decoder_units.h"
+#include "trireme/model/families/delta_net_mixing.h"
 #include "trireme/model/language_model.h"
 #include "trireme/model/model_family.h"
 
@@ -417,6 +418,7 @@ std::vector<size_t> adapted_slots(const ModelConfig& config) {
 
 const ModelFamily& llama_family() {
   using namespace llama;
+  static constexpr ColumnMixing mixing{delta_net_forward, delta_net_backward};
   static const ModelFamily family{
       .model_types = {"llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3", "mixtral", "qwen3_moe",
                       "gemma", "gemma3_text", "gemma4_text", "qwen2_moe", "qwen3_5_text", "qwen3_5_moe_text",
@@ -493,6 +495,7 @@ const ModelFamily& llama_family() {
       .layer = make_layer,
       .head = make_head,
       .tiles = TileFormula::decoder,
+      .mixing = &mixing,
       .adapted_slots = adapted_slots,
   };
   return family;
