@@ -163,12 +163,20 @@ def names_in_file(model_type, name, tensor):
     mixtral = model_type == "mixtral"
     name = name.replace(".mlp.", ".block_sparse_moe.") if mixtral else name
     layer, experts, kind = name.partition(".experts.")
-    if not experts or tensor.dim() != 3:
+    if not experts or tensor.dim() != 3 or model_type.startswith("gemma4"):  # whose files hold it so
         return [(name, tensor)]
     gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
     halves = [gate, up] if kind == "gate_up_proj" else [down]
     return [(f"{layer}.experts.{expert}.{half}.weight", part) for expert, matrix in enumerate(tensor)
             for half, part in zip(halves, matrix.chunk(len(halves)))]
+
+
+def forget_lengths(model):
+    """Dynamic rotary embeddings otherwise keep the frequencies of the longest sequence so far."""
+    for module in model.modules():
+        for name in list(vars(module)):
+            if name.endswith("max_seq_len_cached"):
+                setattr(module, name, 0)
 
 
 def packed_reference(model, input_ids, labels, pieces):
@@ -190,6 +198,7 @@ def packed_reference(model, input_ids, labels, pieces):
     targets = int((labels != -100).sum())
     loss = 0.0
     for row, begin, end in pieces:
+        forget_lengths(model)
         with KeepFloat64():
             out = model(input_ids=input_ids[row : row + 1, begin:end], use_cache=False).logits[0]
             logits[row, begin:end] = out.detach().float()

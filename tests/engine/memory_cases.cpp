@@ -98,6 +98,17 @@ Json gemma4_model() {
   return config;
 }
 
+Json gemma4_experts_model() {
+  Json config = of_four_layers(tiny_gemma4_experts_config(4, 2), {{"intermediate_size", 320},
+                                                                  {"moe_intermediate_size", 96},
+                                                                  {"num_experts", 8},
+                                                                  {"top_k_experts", 3},
+                                                                  {"sliding_window", 200}});
+  const Json types = config["layer_types"];
+  config["layer_types"] = {types[0], types[1], types[0], types[1]};
+  return config;
+}
+
 Json qwen3_5_model() {
   return of_four_layers(tiny_qwen3_5_config(4, 2), {{"intermediate_size", 640},
                                                     {"partial_rotary_factor", 0.25},
@@ -344,6 +355,23 @@ std::vector<MemoryCase> memory_cases() {
          o.logits_tile_tokens = 16;
        }},
       {"gemma 4, 2 ranks, LoRA", gemma4_model, 2, 2, 1, 1024,
+       lora([](EngineOptions& o) { o.logits_tile_tokens = 16; })},
+      {"gemma 4 with experts, 1 rank", gemma4_experts_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
+      {"gemma 4 with experts, 2 ranks, all kept, ZeRO 3", gemma4_experts_model, 2, 2, 2, 700,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::none;
+         o.zero = ZeroStage::parameters;
+         o.logits_tile_tokens = 16;
+       }},
+      {"gemma 4 with experts, 1 rank, layer inputs kept, bf16", gemma4_experts_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::full;
+         o.precision = Precision::bf16;
+         o.bf16_matmul = Bf16Matmul::fp32;
+         o.logits_tile_tokens = 16;
+       }},
+      {"gemma 4 with experts, 1 rank, LoRA", gemma4_experts_model, 1, 1, 1, 1024,
        lora([](EngineOptions& o) { o.logits_tile_tokens = 16; })},
       {"qwen 3.5, 1 rank", qwen3_5_model, 1, 1, 1, 1024, [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
       {"qwen 3.5, two packed samples over 2 ranks", qwen3_5_model, 2, 2, 2, 1024,

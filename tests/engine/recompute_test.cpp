@@ -41,9 +41,9 @@ Json five_gemma3_layers() {
   return config;
 }
 
-// Layers of two kinds.
-Json five_gemma4_layers() {
-  Json config = testing::tiny_gemma4_config();
+// Layers of two kinds; `experts` beside their MLPs keep what goes into norms of their own.
+Json five_gemma4_layers(bool experts = false) {
+  Json config = experts ? testing::tiny_gemma4_experts_config() : testing::tiny_gemma4_config();
   config["num_hidden_layers"] = kLayers;
   config["layer_types"] = Json::array();
   for (int64_t layer = 0; layer < kLayers; ++layer)
@@ -141,9 +141,9 @@ void expect_same_bits(const std::vector<PassRecord>& a, const std::vector<PassRe
 }
 
 TEST(Recompute, every_plan_gives_losses_and_gradients_of_keeping_everything_to_the_bit) {
-  for (const Json& model :
-       {five_layers(), five_layers(/*tied=*/true), five_gemma3_layers(), five_gemma4_layers(),
-        five_qwen3_5_layers(), five_mixture_layers(), five_qwen3_next_layers()}) {
+  for (const Json& model : {five_layers(), five_layers(/*tied=*/true), five_gemma3_layers(),
+                            five_gemma4_layers(), five_qwen3_5_layers(), five_mixture_layers(),
+                            five_qwen3_next_layers(), five_gemma4_layers(/*experts=*/true)}) {
     testing::TemporaryFolder folder;
     testing::write_tiny_model(folder.path(), model);
     for (const int ranks : {1, 2}) {

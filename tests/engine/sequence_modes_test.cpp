@@ -161,6 +161,9 @@ TEST(SequenceModes, experts_hold_in_every_mode) {
   testing::write_tiny_model(folder.path(), testing::tiny_mixture_config(6, 3));
   expect_modes_equal_one_rank(folder.path(), {}, "mixture");
   expect_modes_equal_one_rank(folder.path(), {2, 61, packs()}, "mixture, packed");
+  TemporaryFolder beside;
+  testing::write_tiny_model(beside.path(), testing::tiny_gemma4_experts_config(6, 3));
+  expect_modes_equal_one_rank(beside.path(), {2, 61, packs()}, "experts beside an MLP, packed");
 }
 
 TEST(SequenceModes, delta_nets_and_shared_experts_hold_in_every_mode) {

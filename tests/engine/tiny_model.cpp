@@ -64,6 +64,13 @@ Json tiny_gemma4_config(int64_t query_heads, int64_t key_value_heads) {
   return config;
 }
 
+Json tiny_gemma4_experts_config(int64_t query_heads, int64_t key_value_heads) {
+  Json config = tiny_gemma4_config(query_heads, key_value_heads);
+  config.update(
+      {{"enable_moe_block", true}, {"num_experts", 4}, {"top_k_experts", 2}, {"moe_intermediate_size", 24}});
+  return config;
+}
+
 Json tiny_qwen3_5_config(int64_t query_heads, int64_t key_value_heads) {
   Json config = tiny_llama_config(query_heads, key_value_heads);
   config.update({{"model_type", "qwen3_5_text"},

@@ -24,6 +24,9 @@ Json tiny_gemma3_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
 // Layers that do not slide have heads twice as wide, and keys that are their values.
 Json tiny_gemma4_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
 
+// With 4 experts, of which a token has 2, beside its MLP.
+Json tiny_gemma4_experts_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
+
 // Every second layer has attention, gated and with half of each head turned; the others have a DeltaNet of
 // one key head for two value heads.
 Json tiny_qwen3_5_config(int64_t query_heads = 4, int64_t key_value_heads = 2);

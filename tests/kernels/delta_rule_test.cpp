@@ -196,6 +196,18 @@ TEST(DeltaRule, in_fp32_is_its_definition_to_rounding) {
   expect_truth(c, alike, 5e-5, "keys alike");
 }
 
+// Where each token forgets nearly all, little is left of a decay's gradient: what a token gives itself has no
+// exponent, and must not be added and taken off again.
+TEST(DeltaRule, gradients_of_strong_decays_keep_their_digits) {
+  at::manual_seed(8);
+  const Case c{.lengths = {{150, 50}}, .key_width = 16, .value_width = 8};
+  for (const double decay : {-4.0, -8.0, -12.0}) {
+    DeltaRuleInputs in = random_inputs(c, at::kFloat);
+    in.decay_BSV.mul_(0.1).add_(decay);
+    expect_truth(c, in, 1e-5, cat("decays near ", decay));
+  }
+}
+
 // Beside a decay of e^-50 the sums of a chunk are near -1000, where fp32 knows no differences below 1e-4.
 TEST(DeltaRule, weak_decays_beside_strong_ones_keep_their_digits) {
   at::manual_seed(6);

@@ -93,7 +93,7 @@ Results by_mlp(const Case& in, const ModelConfig& config, bool keeps) {
   at::Tensor y = in.x1.clone();
   mlp->forward(w, in.normed, kept, y);
   UnitGradients gradients(at::full({unit.elements}, std::nan("")), unit, SumState::undefined);
-  const at::Tensor dnormed = mlp->backward(w, gradients, in.normed, in.dy, kept);
+  const at::Tensor dnormed = mlp->backward(w, gradients, {}, in.normed, in.dy, kept).dnormed_TM;
   EXPECT_EQ(dnormed.scalar_type(), dtype);
   return {{"y", y},
           {"d normed", dnormed},

@@ -90,5 +90,34 @@ TEST(MixtureConfig, mixtures_of_qwen_may_have_an_expert_that_every_token_shares)
             24 * (layer_of_experts(60, 1408, 5632) + 4 * m * m + 3 * m) + 2 * 151936 * m + m);
 }
 
+// Gemma 4 26B-A4B: 25.2 billion parameters.
+TEST(MixtureConfig, of_gemma_4_experts_lie_beside_an_mlp) {
+  const ModelConfig config = parse(
+      R"({"model_type":"gemma4_text","hidden_size":2816,"intermediate_size":2112,"num_hidden_layers":30,)"
+      R"("num_attention_heads":16,"num_key_value_heads":8,"hidden_size_per_layer_input":0,"attention_k_eq_v":true,)"
+      R"("num_global_key_value_heads":2,"enable_moe_block":true,"num_experts":128,"top_k_experts":8,)"
+      R"("moe_intermediate_size":704})");
+  EXPECT_TRUE(config.experts_beside_mlp && config.expert_weights_sum_to_one);
+  EXPECT_EQ(config.intermediate_size, 704);
+  EXPECT_EQ(config.shared_intermediate_size, 2112);
+  const int64_t m = 2816, sliding = m * (2 * 4096 + 2 * 2048) + 2 * 256,
+                full = m * (2 * 8192 + 1024) + 2 * 512, experts = 128 * 3 * 704 * m, mlp = 3 * 2112 * m,
+                router = 128 * m + 128 + m, norms = 7 * m;
+  const ModelLayout layout = make_model_layout(config);
+  EXPECT_EQ(layout.parameter_count(),
+            30 * (experts + mlp + router + norms + 1) + 25 * sliding + 5 * full + 262144 * m + m);
+  EXPECT_EQ(layout.matmul_parameter_count(),
+            30 * (8 * 3 * 704 * m + mlp + 128 * m) + 25 * (sliding - 512) + 5 * (full - 1024) + 262144 * m);
+  const auto gemma4 = [](const std::string& keys) {
+    return small("gemma4_text", R"("hidden_size_per_layer_input":0,)" + keys);
+  };
+  EXPECT_EQ(parse(gemma4(R"("num_experts":8)")).num_experts, 0) << "enable_moe_block is silent";
+  EXPECT_THAT(refusal(gemma4(R"("enable_moe_block":true,"num_experts":8,"moe_intermediate_size":16)")),
+              HasSubstr("top_k_experts"));
+  EXPECT_THAT(refusal(gemma4(
+                  R"("enable_moe_block":true,"num_experts":2,"top_k_experts":3,"moe_intermediate_size":16)")),
+              AllOf(HasSubstr("top_k_experts"), HasSubstr("2 experts")));
+}
+
 }  // namespace
 }  // namespace trireme::mixture_config_test

@@ -99,7 +99,8 @@ TEST(ModelLayout, bound_tensors_are_the_rows_of_their_parameters_in_order_and_le
         std::vector<at::Tensor> parts;
         for (const ParameterSpec& spec : unit.parameters) {
           const at::Tensor whole = parameter_view(flat, spec);
-          const at::Tensor part = whole.dim() > 2 ? whole.flatten(1) : whole;  // a filter's taps
+          // A filter's taps; experts' matrices.
+          const at::Tensor part = whole.dim() > 2 ? whole.reshape({-1, whole.size(-1)}) : whole;
           const auto first = tensor.flatten()[0].item<float>(), begin = part.flatten()[0].item<float>();
           if (begin >= first && begin < first + static_cast<float>(tensor.numel())) parts.push_back(part);
         }

@@ -179,6 +179,9 @@ CASES = {
                                per_layer_config={"1": {"head_dim": 8, "num_key_value_heads": 4}}, tie_word_embeddings=False,
                                rope_parameters=by_type({"rope_type": "proportional", "partial_rotary_factor": 0.5,
                                                         "rope_theta": 10000.0, "factor": 2.0})), 1, 128),
+    # Experts beside an MLP, as in 26B-A4B.
+    "gemma4_experts": (gemma4(attention_k_eq_v=True, num_global_key_value_heads=1, enable_moe_block=True, num_experts=4, top_k_experts=2,
+                              moe_intermediate_size=8, intermediate_size=24, vocab_size=64, rope_parameters=by_type(QUARTER)), 2, 61),
     "gemma4_whole": (whole("gemma4", gemma4(attention_k_eq_v=True, num_global_key_value_heads=1, use_bidirectional_attention="vision",
                                             rope_parameters=by_type(QUARTER)), GEMMA4_VISION, audio_config=None), 1, 61),
     "gemma4_unified": (whole("gemma4_unified", gemma4("gemma4_unified_text", attention_k_eq_v=True, rope_parameters=by_type(QUARTER)),
@@ -221,6 +224,7 @@ PACKED = {
     "gemma3_dynamic": ("70,1", None),
     "ministral3": ("40,1,5", None),
     "gemma4": ("40,1,5", None),
+    "gemma4_experts": ("40,1,5", None),
     "qwen3_5": ("40,1,5", None),
     "qwen3_5_yarn": ("70,1,2,64", None),
     "qwen3_5_moe": ("40,1,5", None),
@@ -241,6 +245,7 @@ ADAPTERS = {
     "gemma3": (dict(r=4, lora_alpha=8, target_modules=ALL), "40,1,5"),
     "qwen3_moe": (dict(r=2, lora_alpha=2, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"]), None),
     "gemma4": (dict(r=3, lora_alpha=6, target_modules=ALL), "40,1,5"),  # half of its layers have no v_proj
+    "gemma4_experts": (dict(r=2, lora_alpha=3, target_modules=ALL), None),
     "qwen3_5": (dict(r=3, lora_alpha=6, target_modules=[*ALL, "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]), None),
     "qwen3_5_yarn": (dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"]), None),  # of one layer alone
     # Of the expert that every token has. Of qwen3_next PEFT means the other experts by these names.
@@ -259,7 +264,7 @@ def draw_weights(net, seed):
             if parameter.dim() == 1:
                 adds_one = net.config.model_type.startswith(("gemma", "qwen3_5", "qwen3_next")) and not net.config.model_type.startswith("gemma4")
                 one = 0 if adds_one and not name.endswith("linear_attn.norm.weight") else 1
-                parameter.copy_(one + 0.2 * noise if name.endswith("weight") else 0.5 * noise)
+                parameter.copy_(one + 0.2 * noise if name.endswith(("weight", "scale")) else 0.5 * noise)
             elif "embed" in name:
                 parameter.copy_(0.6 * noise)
             else:

@@ -155,6 +155,26 @@ TEST(StepWork, of_lora_beside_a_shared_expert_is_that_of_its_modules) {
   EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::matmul), model + 4 * 2 * (4 * kOfLayer + kRank * 257) * 2048);
 }
 
+// As Gemma 4's: norms of x1 before experts and router, of what they and the MLP give, and of their sum.
+TEST(StepWork, of_experts_beside_an_mlp_has_their_norms_and_no_share) {
+  constexpr double kMlp = 3 * 256 * 512.0;
+  PlannedStep step = mixture_step(2048, Recompute::none);
+  step.inputs.model.post_norms = true;
+  const PlannedStep without = step;
+  step.inputs.model.experts_beside_mlp = true;
+  step.inputs.model.shared_intermediate = 512;
+  EXPECT_DOUBLE_EQ(products_of(step), products_of(without) + 4 * 6 * kMlp * 2048);
+  EXPECT_EQ(amount_of(step, WorkKind::norm) - amount_of(without, WorkKind::norm), 4 * 2 * 4 * 256 * 2048);
+  EXPECT_EQ(amount_of(step, WorkKind::norm_backward) - amount_of(without, WorkKind::norm_backward),
+            4 * 4 * 256 * 2048);
+  // What is not kept is made again, down too: a norm's backward reads what it gave.
+  const double kept = products_of(step), kept_without = products_of(without);
+  PlannedStep again = step, again_without = without;
+  again.inputs.recompute = again_without.inputs.recompute = plan_keeping({4, 4, 0}, 1, 4);
+  EXPECT_DOUBLE_EQ(products_of(again) - kept,
+                   products_of(again_without) - kept_without + 4 * 2 * kMlp * 2048);
+}
+
 // layer_runner.h's table; with head chunks q, k and v travel with attention, forward and backward.
 TEST(StepWork, exchanges_are_those_of_the_engine) {
   const auto sent = [](const KeptLayers& kept, int chunks) {

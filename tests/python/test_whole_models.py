@@ -21,13 +21,19 @@ import make_fixtures
 RATE = 1e-3
 
 
-@pytest.fixture(scope="module", params=["gemma3_whole", "gemma4_whole", "mistral3_ministral3", "qwen3_vl", "qwen3_5_whole", "qwen3_5_moe_whole"])
+GEMMA4_EXPERTS = "gemma4_whole, with experts"
+
+
+@pytest.fixture(scope="module", params=["gemma3_whole", "gemma4_whole", GEMMA4_EXPERTS, "mistral3_ministral3", "qwen3_vl", "qwen3_5_whole",
+                                        "qwen3_5_moe_whole"])
 def whole(request, tmp_path_factory):
     """A folder as one has it after a download: `model`, texts as tokens."""
     folder = tmp_path_factory.mktemp(request.param)
-    config = json.loads(json.dumps(make_fixtures.CASES[request.param][0]))
+    config = json.loads(json.dumps(make_fixtures.CASES[request.param.partition(",")[0]][0]))
     config["text_config"] |= {"vocab_size": 320, "eos_token_id": 256, "bos_token_id": None, "pad_token_id": None}
-    if request.param == "gemma4_whole":  # which has no forward without
+    if request.param == GEMMA4_EXPERTS:
+        config["text_config"] |= {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 8}
+    if request.param.startswith("gemma4"):  # which has no forward without
         config["text_config"]["pad_token_id"] = 0
     run(folder, "init", "--preset", "tiny", "--out", "model", "--seed", 1)  # for its tokenizer
     for file in ("config.json", "model.safetensors"):

@@ -175,6 +175,14 @@ Json qwen3_5_moe_with(const std::string& changes) {
   return config;
 }
 
+constexpr const char* kSmallQwen3_5Moe = R"({
+  "hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 4,
+  "head_dim": 64, "linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 64,
+  "linear_value_head_dim": 64, "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 352,
+  "shared_expert_intermediate_size": 352, "vocab_size": 32000, "max_position_embeddings": 131072,
+  "eos_token_id": 2
+})";
+
 constexpr const char* kQwen3Next_80b_a3b = R"({
   "model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"], "num_hidden_layers": 48,
   "num_experts": 512, "num_experts_per_tok": 10, "norm_topk_prob": true, "vocab_size": 151936,
@@ -292,6 +300,9 @@ const std::vector<ModelPreset>& model_presets() {
       {"small", "llama, 512 wide, 8 layers, 8/4 heads, vocabulary 32,000", llama_with(kSmallLlama), false},
       {"small-qwen3-moe", "a qwen3_moe of small's width: 32 experts 352 wide, of which a token has 4",
        llama_with(kSmallQwen3Moe), false},
+      {"small-qwen3.5-moe",
+       "a qwen 3.5 of small's width: 16 experts 352 wide, of which a token has 4, and a shared one",
+       qwen3_5_moe_with(kSmallQwen3_5Moe), false},
       {"llama3-8b", "the sizes of Llama 3.1 8B", llama_with(kLlama3_8b), false},
       {"mistral-7b", "the sizes of Mistral 7B v0.1, window 4,096", llama_with(kMistral7b), false},
       {"mistral-small-24b", "the sizes of the language model of Mistral Small 3.1 and 3.2",
@@ -314,6 +325,12 @@ const std::vector<ModelPreset>& model_presets() {
       {"gemma3-4b", "the sizes of Gemma 3 4B's text model", gemma3_text_of_images(kGemma3_4b), false},
       {"gemma3-12b", "the sizes of Gemma 3 12B's text model", gemma3_text_of_images(kGemma3_12b), false},
       {"gemma3-27b", "the sizes of Gemma 3 27B's text model", gemma3_text_of_images(kGemma3_27b), false},
+      {"gemma4-26b-a4b", "the sizes of Gemma 4 26B-A4B's text model: 128 experts beside an MLP",
+       gemma4_with(R"({"hidden_size": 2816, "intermediate_size": 2112, "num_hidden_layers": 30,
+                       "num_attention_heads": 16, "num_key_value_heads": 8, "num_global_key_value_heads": 2,
+                       "enable_moe_block": true, "num_experts": 128, "top_k_experts": 8,
+                       "moe_intermediate_size": 704})"),
+       false},
       {"gemma4-31b", "the sizes of Gemma 4 31B's text model", gemma4_with("{}"), false},
   };
   return presets;

@@ -36,6 +36,7 @@ ModelSizes model_sizes(const ModelConfig& config, const ModelLayout& layout) {
                    .intermediate = config.intermediate_size,
                    .experts = config.num_experts,
                    .experts_per_token = config.experts_per_token,
+                   .experts_beside_mlp = config.experts_beside_mlp,
                    .shared_intermediate = config.shared_intermediate_size,
                    .mlp_kept_width = config.mlp_kept_width,
                    .heads = config.num_attention_heads,

@@ -34,7 +34,7 @@ struct ComparedTensor {
 };
 
 // Adds "grad.NAME" of each parameter of a unit, whose flat gradient is `ours`. A gradient that is zero, or
-// that is zero but for rounding, is compared with the largest of its unit.
+// that is zero but for rounding (of fp64 too), is compared with the largest of its unit.
 void compare_gradients(const UnitSpec& unit, const at::Tensor& ours,
                        const std::function<at::Tensor(const ParameterSpec&)>& reference,
                        std::vector<ComparedTensor>& compared);

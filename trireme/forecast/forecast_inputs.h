@@ -26,6 +26,7 @@ struct ModelSizes {
   int64_t intermediate = 0;         // I, of each expert of a mixture
   int64_t experts = 0;              // E of a mixture; 0: one MLP for all tokens
   int64_t experts_per_token = 0;    // of them
+  bool experts_beside_mlp = false;  // ModelConfig's
   int64_t shared_intermediate = 0;  // of an expert that every token has beside them; 0: there is none
   int64_t mlp_kept_width = 0;       // ModelConfig::mlp_kept_width
   int64_t heads = 0;                // H

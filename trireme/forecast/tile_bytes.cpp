@@ -145,57 +145,126 @@ int64_t decoder_head(const TileSizes& s) {
                    s.plain_gradient(s.vocab, s.m, s.head_T), s.cross_entropy()});
 }
 
-// After attention, of a mixture of experts (model/families/expert_mlp.cpp): R rows of k choices a token.
+// What experts hold (model/families/routed_experts.cpp): R rows of k choices a token.
+struct ExpertBytes {
+  int64_t Tm, rows, act, gate_up, logits, routing, probabilities, summed, sums_of_act, gate_up_gradient,
+      down_gradient, glu_backward, glu_forward;
+
+  ExpertBytes(const ModelSizes& model, const TileSizes& s) {
+    constexpr int64_t kIndex_bytes = 8;
+    const int64_t R = s.T * model.experts_per_token, E = model.experts;
+    const bool narrow = s.t != kFloat_bytes;
+    Tm = s.T * s.m * s.t;
+    rows = R * s.m * s.t;
+    act = R * s.i * s.t;
+    gate_up = 2 * act;
+    logits = s.T * E * s.t;
+    // Of each choice: its expert and its weight; the choice, the token and the place of its row; its scale.
+    routing = R * (kIndex_bytes + kFloat_bytes) + 3 * R * kIndex_bytes +
+              (model.experts_beside_mlp ? R * kFloat_bytes : 0);
+    // Sorted with their experts; or logits that were widened.
+    probabilities = s.T * E * (2 * kFloat_bytes + kIndex_bytes);
+    // The sum of rows, with a choice's rows widened.
+    summed = s.T * s.m * (kFloat_bytes + s.t + (narrow ? kFloat_bytes : 0));
+    // ATen's of 16 bits on a CPU.
+    sums_of_act = s.on_host && narrow ? R * s.i * kFloat_bytes : 0;
+    // One expert may have all T tokens: nothing balances them.
+    gate_up_gradient = s.plain_gradient(2 * s.i, s.m, s.T);
+    down_gradient = s.plain_gradient(s.m, s.i, s.T);
+    glu_forward = s.blocks(2, s.i, R, s.i);
+    glu_backward = s.blocks(6, s.i, R, s.i);
+  }
+  // `made`: gate|up and logits, where they are not kept; beside what the caller holds.
+  int64_t forward(int64_t made) const {
+    return std::max({made + Tm + std::max(probabilities, routing + rows),
+                     made + routing + rows + act + glu_forward, routing + rows + summed});
+  }
+  int64_t backward(int64_t made) const {
+    const int64_t base = made + routing + rows;
+    return std::max({base + rows + 2 * act + std::max(glu_backward, sums_of_act),
+                     base + rows + act + down_gradient, base + gate_up_gradient,
+                     routing + rows + (made > 0 ? logits : 0) + summed + Tm});
+  }
+};
+
+// Of an MLP for all tokens that lies beside experts (model/families/shared_expert.cpp, experts_beside_mlp.cpp).
+struct SharedBytes {
+  int64_t act, gate_up, forward_of_act, backward_of_act, gradient;
+
+  SharedBytes(const ModelSizes& model, const TileSizes& s) {
+    const int64_t width = model.shared_intermediate, sums = s.on_host && s.t != kFloat_bytes;
+    act = s.T * width * s.t;
+    gate_up = 2 * act;
+    forward_of_act = std::max(act + s.blocks(2, width), s.inner(2));
+    const int64_t share = model.experts_beside_mlp ? 0 : sums * s.T * width * kFloat_bytes;
+    backward_of_act = 2 * act + std::max({s.blocks(6, width), share, s.gradient(s.m, width)});
+    gradient = std::max(s.gradient(2 * width, s.m, 2), s.T * s.m * s.t + s.inner(2));
+  }
+};
+
+// After attention, of a mixture of experts (model/families/expert_mlp.cpp).
 void add_expert_mlp(const ModelSizes& model, const TileSizes& s, TileBytes& bytes) {
-  constexpr int64_t kIndex_bytes = 8;
-  const int64_t T = s.T, t = s.t, k = model.experts_per_token, R = T * k, E = model.experts;
-  const int64_t Tm = T * s.m, Rm = R * s.m, Ri = R * s.i;
-  const bool narrow = t != kFloat_bytes, widens = s.on_host && narrow;  // ATen's sums of 16 bits on a CPU
-  // Of each choice: its expert and its weight; the choice, the token and the place of its row.
-  const int64_t routing = R * (kIndex_bytes + kFloat_bytes) + 3 * R * kIndex_bytes;
-  // Probabilities, sorted with their experts; or logits that were widened.
-  const int64_t probabilities = T * E * (2 * kFloat_bytes + kIndex_bytes);
-  // The sum of rows, with a choice's rows widened; or x1 widened on a CPU, and x1 + sum.
-  const int64_t summed =
-      Tm * (kFloat_bytes + std::max(t + (narrow ? kFloat_bytes : 0), widens ? 2 * kFloat_bytes : 0));
-
-  // Of the expert that every token has (model/families/shared_expert.cpp), beside x1 and normed, or d(normed).
-  const int64_t shared = model.shared_intermediate, Tshared = T * shared * t;
-  const auto shared_forward = [&](int64_t gate_up) {
-    return gate_up + std::max(Tshared + s.blocks(2, shared), s.inner(2));
+  const ExpertBytes experts(model, s);
+  const SharedBytes shared(model, s);
+  const bool shares = model.shared_intermediate > 0;
+  const int64_t Tm = experts.Tm;
+  const auto forward = [&](int64_t made, int64_t shared_made) {  // with logits
+    // x1 widened on a CPU, and x1 + sum.
+    const int64_t added = s.on_host && s.t != kFloat_bytes ? s.T * s.m * 3 * kFloat_bytes : 0;
+    return std::max({s.T * s.q * s.o_copy + s.T * s.m * (s.convert + s.t) + s.inner(1),  // o, x
+                     gated_output_bytes(s), 2 * Tm + s.blocks(2, s.m),
+                     2 * Tm + (shares ? shared_made + shared.forward_of_act : 0), Tm + experts.forward(made),
+                     Tm + experts.routing + experts.rows + added});
   };
-  const auto shared_backward = [&](int64_t gate_up) {
-    const int64_t down =
-        std::max({s.blocks(6, shared), widens ? T * shared * kFloat_bytes : 0, s.gradient(s.m, shared)});
-    return gate_up + std::max({2 * Tshared + down, s.gradient(2 * shared, s.m, 2), Tm * t + s.inner(2)});
-  };
-
-  const auto forward = [&](int64_t gate_up, int64_t shared_gate_up) {         // with logits
-    const int64_t held = Tm * t + gate_up;                                    // x1
-    return std::max({T * s.q * s.o_copy + Tm * (s.convert + t) + s.inner(1),  // o, x
-                     gated_output_bytes(s), 2 * Tm * t + (shared > 0 ? shared_forward(shared_gate_up) : 0),
-                     held + Tm * t + std::max({s.blocks(2, s.m), probabilities, routing + Rm * t}),
-                     held + routing + Rm * t + Ri * t + s.blocks(2, s.i, R, s.i),
-                     Tm * t + routing + Rm * t + summed});
-  };
-  const int64_t gate_up = 2 * Ri * t + T * E * t;
-  bytes.output_forward = forward(gate_up, 2 * Tshared);
+  bytes.output_forward = forward(experts.gate_up + experts.logits, shared.gate_up);
   bytes.output_forward_kept = forward(0, 0);
 
-  // One expert may have all T tokens: nothing balances them.
   const auto backward = [&](int64_t x1, int64_t made, int64_t shared_made) {
-    const int64_t held = T * s.q * s.o_copy + Tm * s.convert + x1;  // o, dy
-    const int64_t mlp = held + Tm * t + routing + Rm * t;           // normed, its rows
-    const int64_t down = mlp + made + 2 * Ri * t;                   // dact, act
-    const int64_t gradients = std::max(s.plain_gradient(s.m, s.i, T), s.blocks(6, s.i, R, s.i));
-    return std::max({down + Rm * t + gradients, down + (widens ? Ri * kFloat_bytes : 0),
-                     mlp + made + s.plain_gradient(2 * s.i, s.m, T),
-                     mlp + (made > 0 ? T * E * t : 0) + summed + Tm * t,
-                     held + 2 * Tm * t + (shared > 0 ? shared_backward(shared_made) : 0),
+    const int64_t held = s.T * s.q * s.o_copy + s.T * s.m * s.convert + x1;  // o, dy
+    const int64_t of_shared = shared_made + std::max(shared.backward_of_act, shared.gradient);
+    return std::max({held + Tm + experts.backward(made),        // normed
+                     held + 2 * Tm + (shares ? of_shared : 0),  // and d(normed)
                      held + after_mlp_backward(s, 0)});
   };
-  bytes.output_backward = backward(Tm * t, gate_up, 2 * Tshared);
+  bytes.output_backward = backward(Tm, experts.gate_up + experts.logits, shared.gate_up);
   bytes.output_backward_kept = backward(0, 0, 0);
+}
+
+// After attention, of experts beside an MLP (model/families/experts_beside_mlp.cpp).
+void add_experts_beside_mlp(const ModelSizes& model, const TileSizes& s, TileBytes& bytes) {
+  const ExpertBytes experts(model, s);
+  const SharedBytes mlp(model, s);
+  const int64_t Tm = experts.Tm, made = experts.gate_up + experts.logits;
+  const int64_t kept = s.T * model.mlp_kept_width * s.t;
+  // Beside x1 and normed, which the caller holds in backward and is freed in forward.
+  const auto inner_forward = [&](int64_t mlp_made, int64_t experts_made, int64_t normed) {
+    return std::max({normed + mlp_made + mlp.forward_of_act, normed + mlp.act + Tm + s.inner(1),
+                     normed + 2 * Tm + s.blocks(2, s.m),
+                     normed + Tm + std::max(2 * Tm + experts_made, experts.forward(experts_made)),
+                     normed + Tm + s.T * s.m * kFloat_bytes + Tm, normed + 3 * Tm});
+  };
+  const auto forward = [&](int64_t mlp_made, int64_t experts_made) {
+    return std::max({s.T * s.q * s.o_copy + s.T * s.m * (s.convert + s.t) + Tm + s.inner(1),  // o, x, a
+                     Tm + std::max(Tm + mlp_made + mlp.forward_of_act, inner_forward(0, experts_made, 0))});
+  };
+  bytes.output_forward = forward(mlp.gate_up, made);
+  bytes.output_forward_kept = forward(0, 0);
+
+  const auto backward = [&](int64_t x1, int64_t made_again) {
+    // o, dy; a or, where that is kept, x1; normed
+    const int64_t scaled = s.convert == 0 ? Tm : 0;
+    const int64_t before = s.T * s.q * s.o_copy + s.T * s.m * s.convert + x1 + Tm + scaled;
+    const int64_t held = before + Tm + made_again;
+    const int64_t again = made_again > 0 ? held + Tm + inner_forward(0, 0, 0) : 0;
+    const int64_t sums = held + 3 * Tm + s.rms_backward(s.T);
+    const int64_t of_experts = held + 4 * Tm + experts.backward(0);
+    const int64_t of_router = held + 4 * Tm + experts.logits + s.rms_backward(s.T);
+    const int64_t of_mlp =
+        held + 2 * Tm + std::max({Tm + s.rms_backward(s.T), mlp.backward_of_act, mlp.gradient});
+    return std::max({again, sums, of_experts, of_router, of_mlp, before + Tm + after_mlp_backward(s, Tm)});
+  };
+  bytes.output_backward = backward(Tm, kept);
+  bytes.output_backward_kept = backward(0, 0);
 }
 
 // Before a DeltaNet: all columns and the gate in one product.
@@ -250,7 +319,7 @@ TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
   add_before_attention(inputs.model, s, bytes);
   bytes.head = decoder_head(s);
   if (inputs.model.experts > 0) {
-    add_expert_mlp(inputs.model, s, bytes);
+    (inputs.model.experts_beside_mlp ? add_experts_beside_mlp : add_expert_mlp)(inputs.model, s, bytes);
     return bytes;
   }
   const int64_t post = inputs.model.post_norms ? T * m * t : 0;  // a, or another of hidden width

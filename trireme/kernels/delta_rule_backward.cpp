@@ -104,6 +104,8 @@ class SegmentBackward {
     at::Tensor d_exponents_nBVCC = d_inverse_nBVCC * s_.overlap_nBVCC;
     d_beta_nBVC.sub_(d_exponents_nBVCC.sum(-1));
     d_exponents_nBVCC.mul_(s_.beta_nBVC1).neg_().addcmul_(d_scores_nBVCC, s_.scores_nBVCC);
+    // G_i - G_i has no gradient; beside a strong decay its two equal sums would leave their rounding alone.
+    d_exponents_nBVCC.tril_(-1);
     at::Tensor d_sums_nBVC = d_exponents_nBVCC.sum(-1).sub_(d_exponents_nBVCC.sum(-2));
     const at::Tensor d_qk_nBKCC = call_.summed(d_scores_nBVCC.mul_(s_.decay_nBVCC));
     at::Tensor d_kk_nBKCC =

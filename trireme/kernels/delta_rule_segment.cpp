@@ -138,14 +138,13 @@ at::Tensor DeltaRuleCall::begins_in_chunks(const DeltaSegment& segment) const {
   const at::Tensor chunk_n11 =
       at::arange(segment.first_token, segment.first_token + rows, kDeltaChunk_tokens, options)
           .view({n, 1, 1});
-  if (!document_begins_BS_.defined())
-    return chunk_n11.neg().clamp_min_(-1).expand({n, sizes_.batch, kDeltaChunk_tokens});
+  if (!document_begins_BS_.defined()) return chunk_n11.neg().expand({n, sizes_.batch, kDeltaChunk_tokens});
   const int64_t tokens = std::min(rows, sizes_.tokens - segment.first_token);
   at::Tensor begins_BS = document_begins_BS_.narrow(1, segment.first_token, tokens);
   // What is beyond the last token belongs to its document, where it adds nothing.
   if (tokens < rows)
     begins_BS = at::cat({begins_BS, begins_BS.narrow(1, tokens - 1, 1).expand({-1, rows - tokens})}, 1);
-  return (begins_BS.unflatten(1, {n, kDeltaChunk_tokens}).transpose(0, 1) - chunk_n11).clamp_min_(-1);
+  return begins_BS.unflatten(1, {n, kDeltaChunk_tokens}).transpose(0, 1) - chunk_n11;
 }
 
 DeltaSegment DeltaRuleCall::segment(int64_t index) const {

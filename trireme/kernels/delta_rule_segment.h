@@ -74,7 +74,7 @@ class DeltaRuleCall {
 
  private:
   UnitRows unit_rows(const at::Tensor& x_BSKD, double scale, const DeltaSegment& segment) const;
-  // int32 [n, B, C]: where a token's document begins in its chunk; -1: before it.
+  // int32 [n, B, C]: where a token's document begins in its chunk; below 0: before it.
   at::Tensor begins_in_chunks(const DeltaSegment& segment) const;
 
   DeltaRuleInputs inputs_;

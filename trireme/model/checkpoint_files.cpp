@@ -71,8 +71,8 @@ std::vector<const ParameterSpec*> CheckpointReader::held_parameters(const UnitSp
       continue;
     }
     if (const SafetensorsEntry* apart = find(spec.name))
-      throw DataError(
-          cat(apart->describe(), ": its values are also in '", (*whole)->name, "'; expected one of both"));
+      throw DataError(cat(apart->describe(), ": its values are also in '", find((*whole)->name)->name,
+                          "'; expected one of both"));
     if ((*whole)->offset == spec.offset) found.push_back(*whole);
   }
   return found;

@@ -16,7 +16,6 @@ using AttentionBias = DecoderKind::AttentionBias;
 using Windows = DecoderKind::Windows;
 
 constexpr int64_t kWidestHead = 65536;
-constexpr const char* kSharedWidth = "shared_expert_intermediate_size";
 
 void check_activation(const ConfigKeys& keys, const DecoderKind& kind) {
   const char* const kTanh = "gelu_pytorch_tanh";
@@ -37,7 +36,7 @@ void check_activation(const ConfigKeys& keys, const DecoderKind& kind) {
 void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
   if (kind.experts == nullptr && !kind.gemma4)
     keys.refuse_unless_absent(
-        {"num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size", kSharedWidth},
+        {"num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size", kSharedWidthKey},
         "this family has no mixtures of experts; mixtral, qwen2_moe, qwen3_moe, qwen3_next and qwen3_5_moe "
         "have");
   keys.refuse_unless_absent({"no_rope_layers", "mrope_section", "vision_config", "audio_config"},
@@ -90,7 +89,7 @@ void refuse_unbuilt_experts(const ConfigKeys& keys, const ExpertKind& kind) {
       "several experts that every token shares, groups of experts and other routers are "
       "not supported");
   if (kind.shared_width == 0)
-    keys.refuse_unless_absent({kSharedWidth}, "this family has no expert that every token shares");
+    keys.refuse_unless_absent({kSharedWidthKey}, "this family has no expert that every token shares");
   if (keys.boolean("output_router_logits", false))
     keys.refuse("output_router_logits",
                 "transformers would add a loss that balances the load of the experts, which is not built; "
@@ -99,7 +98,8 @@ void refuse_unbuilt_experts(const ConfigKeys& keys, const ExpertKind& kind) {
     keys.refuse("router_jitter_noise", "noise before the router is not built; set it to 0");
   if (keys.integer("decoder_sparse_step", 1) != 1)
     keys.refuse("decoder_sparse_step", "every layer must have experts: only 1 is supported");
-  if (keys.has("mlp_only_layers") && !keys.json()["mlp_only_layers"].empty())
+  const Json only = keys.json().value("mlp_only_layers", Json());
+  if (!only.is_null() && !(only.is_array() && only.empty()))
     keys.refuse("mlp_only_layers", "every layer must have experts: only an empty list is supported");
 }
 
@@ -125,16 +125,20 @@ bool weights_sum_to_one(const ConfigKeys& keys, ExpertKind::SumToOne rule) {
 
 void read_experts(const ConfigKeys& keys, const DecoderKind& kind, ModelConfig& config) {
   const ExpertKind& experts = *kind.experts;
+  if (kind.gemma4)
+    for (const char* key : {"num_experts", experts.per_token_key, experts.width_key})
+      if (!keys.has(key))
+        keys.refuse(key, "enable_moe_block asks for experts, of which it says how many, or how wide");
   refuse_unbuilt_experts(keys, experts);
   config.num_experts = number_of_experts(keys, experts, config.num_hidden_layers);
-  config.experts_per_token = keys.size("num_experts_per_tok", experts.experts_per_token);
+  config.experts_per_token = keys.size(experts.per_token_key, experts.experts_per_token);
   if (config.experts_per_token > config.num_experts)
-    keys.refuse("num_experts_per_tok", cat("there are ", config.num_experts, " experts"));
+    keys.refuse(experts.per_token_key, cat("there are ", config.num_experts, " experts"));
   config.intermediate_size = keys.size(experts.width_key, kind.intermediate_size);
   config.expert_kind = kind.experts;
   config.expert_weights_sum_to_one = weights_sum_to_one(keys, experts.sum_to_one);
   if (experts.shared_width > 0)
-    config.shared_intermediate_size = keys.size(kSharedWidth, experts.shared_width);
+    config.shared_intermediate_size = keys.size(experts.shared_width_key, experts.shared_width);
 }
 
 const Json& types_of_layers(const ConfigKeys& keys, int64_t layers) {
@@ -278,8 +282,7 @@ void read_gemma4(const ConfigKeys& keys, ModelConfig& config) {
     keys.refuse("hidden_size_per_layer_input", cat("embeddings of each layer: ", kInPython));
   if (keys.integer("num_kv_shared_layers", 0) != 0)
     keys.refuse("num_kv_shared_layers", cat("layers that share keys: ", kInPython));
-  if (keys.boolean("enable_moe_block", false))
-    keys.refuse("enable_moe_block", cat("experts beside an MLP: ", kInPython));
+  config.experts_beside_mlp = config.num_experts > 0;
   config.post_norms = true;
   config.v_norm = true;
   config.layers_have_scales = true;
@@ -355,7 +358,7 @@ ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind
   config.vocab_size = keys.size("vocab_size", kind.vocab_size);
   config.hidden_size = keys.size("hidden_size", kind.hidden_size);
   config.num_hidden_layers = keys.size("num_hidden_layers", kind.num_hidden_layers, 100'000);
-  if (kind.experts != nullptr)
+  if (kind.experts != nullptr && (!kind.gemma4 || keys.boolean("enable_moe_block", false)))
     read_experts(keys, kind, config);
   else
     config.intermediate_size = keys.size("intermediate_size", kind.intermediate_size);

@@ -7,6 +7,8 @@
 
 namespace trireme {
 
+inline constexpr const char* kSharedWidthKey = "shared_expert_intermediate_size";
+
 // Of a mixture of experts.
 struct ExpertKind {
   // What norm_topk_prob says of the weights of a token's experts, and what its silence does.
@@ -14,15 +16,19 @@ struct ExpertKind {
 
   int64_t experts, experts_per_token;
   bool counts_local = false;  // num_local_experts is another name of num_experts
-  const char* width_key;      // of an expert's width
-  int64_t shared_width = 0;   // of an expert that every token has beside its own; 0: there is none
+  const char* per_token_key = "num_experts_per_tok";
+  const char* width_key;     // of an expert's width
+  int64_t shared_width = 0;  // of an expert that every token has beside its own; 0: there is none
+  const char* shared_width_key = kSharedWidthKey;
   SumToOne sum_to_one;
   // PEFT means its matrices by gate_proj, up_proj and down_proj; else those of the other experts.
   bool shared_has_lora = false;
-  // Names of parameters behind the layer's; an expert's number stands between the second and its matrices.
-  const char *router, *expert, *gate, *up, *down;
+  // Names of parameters behind the layer's; an expert's number stands between the second and its matrices. Null:
+  // files join them.
+  const char *router, *expert = nullptr, *gate = nullptr, *up = nullptr, *down = nullptr;
   // Of all experts' matrices where a file joins them, [E, 2 I, M] and [E, M, I]; null: it is not read.
   const char *joined_gate_up = nullptr, *joined_down = nullptr;
+  const char* shared = "mlp.shared_expert.";
 };
 
 struct DecoderKind {

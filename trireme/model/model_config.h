@@ -89,6 +89,7 @@ struct ModelConfig {
   int64_t experts_per_token = 0;  // k
   bool expert_weights_sum_to_one = false;  // RoutingRule
   int64_t shared_intermediate_size = 0;    // of an expert that every token has beside its k; 0: there is none
+  bool experts_beside_mlp = false;         // which is an MLP with norms of its own, as its k have (Gemma 4)
   int64_t mlp_kept_width = 0;              // values a token that a layer's MLP keeps for its backward
   double norm_eps = 1e-6;
   double initializer_range = 0.02;

@@ -50,6 +50,9 @@ void UnitBuilder::expert_matrices(size_t slot, const std::vector<Rows>& paramete
   tensor.experts = experts;
   tensor.experts_per_token = experts_per_token;
   if (joined == nullptr) return;
+  for (ParameterSpec& each : unit_.parameters)
+    if (each.offset >= tensor.offset)
+      each.missing_hint = cat("neither is '", prefix_, joined, "' there, which would hold all experts'");
   ParameterSpec& spec = unit_.joined.emplace_back();
   spec.name = prefix_ + joined;
   spec.shape = {experts, tensor.rows / experts, columns};

@@ -46,12 +46,13 @@ struct LayerProducts {
     const int64_t shared = model.shared_intermediate;
     shared_gate_up = {model.hidden, 2 * shared};
     shared_down = {shared, model.hidden};
-    shared_gate = {model.hidden, shared > 0 ? 1 : 0};
+    shared_gate = {model.hidden, shared > 0 && !model.experts_beside_mlp ? 1 : 0};
     if (!model.adapted()) return;
     qkv.adapted = model.delta_net ? model.delta_net->projection_modules() : heads.keys_are_values ? 2 : 3;
     out.adapted = 1;
     if (model.experts == 0) gate_up.adapted = 2, down.adapted = 1;
-    if (shared > 0) shared_gate_up.adapted = 2, shared_down.adapted = shared_gate.adapted = 1;
+    if (shared > 0) shared_gate_up.adapted = 2, shared_down.adapted = 1;
+    if (shared_gate.n > 0) shared_gate.adapted = 1;
     int64_t of_all = 0;
     for (const Sides& sides : {qkv, out, gate_up, down, shared_gate_up, shared_down, shared_gate})
       if (sides.adapted > 0) of_all += model.adapter_rank * (sides.adapted * sides.k + sides.n);
@@ -313,6 +314,7 @@ class Counter {
   void share(bool has_gate_up) {
     if (model_.shared_intermediate == 0) return;
     if (!has_gate_up) product(kind_->products.shared_gate_up);
+    if (model_.experts_beside_mlp) return;
     product(kind_->products.shared_gate);
     token_wise(WorkKind::copy, static_cast<double>(model_.shared_intermediate));
   }
@@ -323,6 +325,10 @@ class Counter {
   }
   // The last norm's backward reads what down made.
   bool downs_again() const { return model_.post_norms || model_.tiles == TileFormula::encoder; }
+  // Of x1 before experts and router, of what they and the MLP beside them give.
+  void norms_beside_mlp() {
+    if (model_.experts_beside_mlp) token_wise(WorkKind::norm, 4 * m());
+  }
   void post_norm() {
     if (model_.post_norms) token_wise(WorkKind::norm, m());
   }
@@ -339,11 +345,13 @@ class Counter {
     down();
     share(/*has_gate_up=*/false);
     if (model_.shared_intermediate > 0) product(kind_->products.shared_down);
+    norms_beside_mlp();
     post_norm();
     token_wise(WorkKind::copy, m());
     if (keeps[kX1]) token_wise(WorkKind::copy, m());
     // A decoder makes what it keeps in its place, but for the input of a norm behind the MLP.
     const int64_t copied = model_.tiles != TileFormula::decoder ? model_.mlp_kept_width
+                           : model_.experts_beside_mlp          ? 2 * model_.hidden
                            : model_.post_norms                  ? model_.hidden
                                                                 : 0;
     if (keeps[kGateUp] && copied > 0) token_wise(WorkKind::copy, static_cast<double>(copied));
@@ -413,6 +421,11 @@ class Counter {
     route(slots[kGateUp]);
     if (!slots[kGateUp]) product(kind_->products.gate_up);
     if (!slots[kGateUp] && downs_again()) down();
+    norms_beside_mlp();
+    if (model_.experts_beside_mlp) {
+      if (!slots[kGateUp]) product(kind_->products.shared_down);
+      token_wise(WorkKind::norm_backward, 4 * m());
+    }
     if (model_.post_norms) token_wise(WorkKind::norm_backward, 2 * m());
     token_wise(WorkKind::activation_backward, act_width());
     if (model_.experts > 0)  // dy by rows, then times the weights; act times d(act)
@@ -425,9 +438,9 @@ class Counter {
       share(slots[kGateUp]);
       for (const auto* sides :
            {&kind_->products.shared_down, &kind_->products.shared_gate_up, &kind_->products.shared_gate})
-        product_backward(*sides);
-      // d(act) by the share too; d(normed) is added to.
-      token_wise(WorkKind::copy, static_cast<double>(model_.shared_intermediate) + 2 * m());
+        if (sides->n > 0) product_backward(*sides);
+      if (!model_.experts_beside_mlp)  // d(act) by the share too; d(normed) is added to
+        token_wise(WorkKind::copy, static_cast<double>(model_.shared_intermediate) + 2 * m());
     }
     token_wise(WorkKind::copy, 2 * m());  // dy, and d(x)
     token_wise(WorkKind::norm_backward, m());

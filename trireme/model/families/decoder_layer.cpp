@@ -33,10 +33,14 @@ at::Tensor residual_after_attention(const UnitWeights& w, const at::Tensor& x_TM
   return x1;
 }
 
+std::unique_ptr<DecoderMlp> make_mlp(const ModelConfig& config) {
+  if (config.experts_beside_mlp) return make_experts_beside_mlp(config);
+  return config.num_experts > 0 ? make_expert_mlp(config) : make_gated_mlp(config);
+}
+
 class DecoderLayer final : public Layer {
  public:
-  explicit DecoderLayer(const ModelConfig& config)
-      : config_(config), mlp_(config.num_experts > 0 ? make_expert_mlp(config) : make_gated_mlp(config)) {
+  explicit DecoderLayer(const ModelConfig& config) : config_(config), mlp_(make_mlp(config)) {
     TRIREME_ASSERT(!(config.rope.query_scaling && config.qk_norm),
                    "a norm's gradient would miss the scale of queries");
   }
@@ -136,9 +140,10 @@ class DecoderLayer final : public Layer {
       x1 = add_normed(w, x_TM, a = kept->x1);
     else
       x1 = kept->x1;
-    const at::Tensor dnormed = mlp_->backward(w, gradients, norm(config_, x1, w[kMlpNorm], dtype), dy,
-                                              kept != nullptr ? kept->mlp : at::Tensor());
+    auto [dnormed, dx1_beside] = mlp_->backward(w, gradients, x1, norm(config_, x1, w[kMlpNorm], dtype), dy,
+                                                kept != nullptr ? kept->mlp : at::Tensor());
     at::Tensor dx1 = scaled ? dy : dy.clone();
+    if (dx1_beside.defined()) dx1.add_(std::exchange(dx1_beside, {}));
     norm_backward(config_, dnormed, x1, w[kMlpNorm], dx1, gradients.to_add(kMlpNorm));
     at::Tensor da = dx1;
     if (post_norms) {
@@ -278,6 +283,7 @@ std::unique_ptr<Head> make_head(const ModelConfig& config) {
 }
 
 int64_t mlp_kept_width(const ModelConfig& config) {
+  if (config.experts_beside_mlp) return experts_beside_mlp_kept_width(config);
   return config.num_experts > 0 ? expert_mlp_kept_width(config) : gated_mlp_kept_width(config);
 }
 

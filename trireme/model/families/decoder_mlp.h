@@ -1,5 +1,5 @@
 // The MLP of a decoder's layer, on a tile of T tokens: y = x1 + MLP(norm(x1)). Of one gated MLP for all tokens
-// (gated_mlp.cpp), or of a mixture of experts (expert_mlp.cpp).
+// (gated_mlp.cpp), of a mixture of experts (expert_mlp.cpp), or of both (experts_beside_mlp.cpp).
 #pragma once
 
 #include <memory>
@@ -12,6 +12,11 @@
 
 namespace trireme::decoder {
 
+struct MlpGradients {
+  at::Tensor dnormed_TM;
+  at::Tensor dx1_TM;  // what reaches x1 beside normed and dy; undefined: nothing
+};
+
 // Holds no weights. Tensors have the tile dtype; normed [T, M] is given to be freed.
 class DecoderMlp {
  public:
@@ -21,17 +26,20 @@ class DecoderMlp {
   // x1 [T, M] += MLP(normed). `kept` [T, ModelConfig::mlp_kept_width], contiguous, is filled where defined.
   virtual void forward(const UnitWeights& w, at::Tensor normed_TM, const at::Tensor& kept_TW,
                        at::Tensor& x1_TM) const = 0;
-  // dy [T, M] -> d(normed) [T, M], and added to the gradients. May write over `kept`; undefined: made again.
-  virtual at::Tensor backward(const UnitWeights& w, UnitGradients& gradients, at::Tensor normed_TM,
-                              const at::Tensor& dy_TM, const at::Tensor& kept_TW) const = 0;
+  // From dy [T, M]; and added to the gradients. May write over `kept`; undefined: made again.
+  virtual MlpGradients backward(const UnitWeights& w, UnitGradients& gradients, const at::Tensor& x1_TM,
+                                at::Tensor normed_TM, const at::Tensor& dy_TM,
+                                const at::Tensor& kept_TW) const = 0;
 };
 
 // They refer to `config`.
 std::unique_ptr<DecoderMlp> make_gated_mlp(const ModelConfig& config);
 std::unique_ptr<DecoderMlp> make_expert_mlp(const ModelConfig& config);
+std::unique_ptr<DecoderMlp> make_experts_beside_mlp(const ModelConfig& config);
 
 // ModelConfig::mlp_kept_width
 int64_t gated_mlp_kept_width(const ModelConfig& config);
 int64_t expert_mlp_kept_width(const ModelConfig& config);
+int64_t experts_beside_mlp_kept_width(const ModelConfig& config);
 
 }  // namespace trireme::decoder

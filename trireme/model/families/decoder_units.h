@@ -25,6 +25,11 @@ enum LayerSlot : size_t {
   kSharedGateUp,      // [2 Is, M], of the expert that every token has
   kSharedDown,        // [M, Is]
   kSharedGate,        // [1, M], whose sigmoid is the share that it counts by
+  kSharedOutNorm,     // [M], of what it gives, beside the others' norms: of x1 before them, of their sum
+  kExpertNorm,        // [M]
+  kExpertOutNorm,     // [M]
+  kRouterScale,       // [M], of the router's norm
+  kExpertScale,       // [E], by which a token's weights are multiplied
   kMlpOutNorm,        // [M], of what the MLP adds to x1
   kConvolution,       // [2 K Dk + V Dv, taps], of a DeltaNet's q|k|v
   kDecay,             // [V], the logarithm of how fast its states decay

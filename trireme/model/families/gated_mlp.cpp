@@ -37,8 +37,9 @@ class GatedMlp final : public DecoderMlp {
     x1_TM.add_(norm(config_, b, w[kMlpOutNorm], b.scalar_type()));
   }
 
-  at::Tensor backward(const UnitWeights& w, UnitGradients& gradients, at::Tensor normed_TM,
-                      const at::Tensor& dy_TM, const at::Tensor& kept_TW) const override {
+  MlpGradients backward(const UnitWeights& w, UnitGradients& gradients, const at::Tensor& /*x1_TM*/,
+                        at::Tensor normed_TM, const at::Tensor& dy_TM,
+                        const at::Tensor& kept_TW) const override {
     KeptParts mlp = kept_TW.defined() ? kept_parts(kept_TW, w[kGateUp].size(0))
                                       : KeptParts{adapted_linear(normed_TM, w, kGateUp, kGateUpBias), {}};
     at::Tensor db = dy_TM;
@@ -53,7 +54,7 @@ class GatedMlp final : public DecoderMlp {
     const at::Tensor& dgate_up = mlp.first;
     add_adapted_linear_gradients(gradients, w, kDown, kDownBias, db, act);
     add_adapted_linear_gradients(gradients, w, kGateUp, kGateUpBias, dgate_up, normed_TM);
-    return adapted_linear_backward(dgate_up, w, kGateUp);
+    return {adapted_linear_backward(dgate_up, w, kGateUp), {}};
   }
 
  private:

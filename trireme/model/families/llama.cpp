@@ -69,6 +69,20 @@ constexpr ExpertKind kQwen3_5Moe = [] {
   return kind;
 }();
 
+// In files that have some.
+constexpr ExpertKind kGemma4Experts{.experts = 128,
+                                    .experts_per_token = 8,
+                                    .per_token_key = "top_k_experts",
+                                    .width_key = "moe_intermediate_size",
+                                    .shared_width = 9216,
+                                    .shared_width_key = "intermediate_size",
+                                    .sum_to_one = ExpertKind::SumToOne::always,
+                                    .shared_has_lora = true,
+                                    .router = "router.proj.weight",
+                                    .joined_gate_up = "experts.gate_up_proj",
+                                    .joined_down = "experts.down_proj",
+                                    .shared = "mlp."};
+
 constexpr const char* kOtherExperts =
     "mixtures of experts of this kind are not built; mixtral and those of Qwen are, and trireme.parallelize "
     "takes others (docs/huggingface.md)";
@@ -213,6 +227,7 @@ constexpr DecoderKind kKinds[] = {
      .eos_token_id = 1,
      .pad_token_id = 0,
      .qk_norm = true,
+     .experts = &kGemma4Experts,
      .windows = Windows::by_pattern,
      .silent_window = 512,
      .gemma = true,
@@ -268,22 +283,48 @@ ModelConfig parse(const ConfigKeys& keys) {
 void expert_matrices(UnitBuilder& build, const ModelConfig& config) {
   const int64_t m = config.hidden_size, i = config.intermediate_size, E = config.num_experts;
   const ExpertKind& names = *config.expert_kind;
+  build.matrix(kRouter, {{names.router, E}}, m);
+  if (names.expert == nullptr) {
+    build.expert_matrices(kGateUp, {{names.joined_gate_up, E * 2 * i}}, m, E, config.experts_per_token,
+                          nullptr);
+    build.last().shape = {E, 2 * i, m};
+    build.expert_matrices(kDown, {{names.joined_down, E * m}}, i, E, config.experts_per_token, nullptr);
+    build.last().shape = {E, m, i};
+    return;
+  }
   std::vector<UnitBuilder::Rows> gate_up, down;
   for (int64_t expert = 0; expert < E; ++expert) {
     gate_up.push_back({cat(names.expert, expert, names.gate), i});
     gate_up.push_back({cat(names.expert, expert, names.up), i});
     down.push_back({cat(names.expert, expert, names.down), m});
   }
-  build.matrix(kRouter, {{names.router, E}}, m);
   build.expert_matrices(kGateUp, gate_up, m, E, config.experts_per_token, names.joined_gate_up);
   build.expert_matrices(kDown, down, i, E, config.experts_per_token, names.joined_down);
-  const int64_t shared = config.shared_intermediate_size;
-  if (shared == 0) return;
-  build.matrix(kSharedGateUp,
-               {{"mlp.shared_expert.gate_proj.weight", shared}, {"mlp.shared_expert.up_proj.weight", shared}},
-               m);
-  build.matrix(kSharedDown, {{"mlp.shared_expert.down_proj.weight", m}}, shared);
-  build.matrix(kSharedGate, {{"mlp.shared_expert_gate.weight", 1}}, m);
+}
+
+void shared_expert(UnitBuilder& build, const ModelConfig& config) {
+  const int64_t m = config.hidden_size, i = config.shared_intermediate_size;
+  const std::string module = config.expert_kind->shared;
+  build.matrix(kSharedGateUp, {{module + "gate_proj.weight", i}, {module + "up_proj.weight", i}}, m);
+  build.matrix(kSharedDown, {{module + "down_proj.weight", m}}, i);
+  if (!config.experts_beside_mlp) build.matrix(kSharedGate, {{"mlp.shared_expert_gate.weight", 1}}, m);
+}
+
+void expert_norms(UnitBuilder& build, const ModelConfig& config) {
+  const int64_t m = config.hidden_size;
+  build.vector(kSharedOutNorm, {{"post_feedforward_layernorm_1.weight", m}});
+  build.vector(kExpertNorm, {{"pre_feedforward_layernorm_2.weight", m}});
+  build.vector(kExpertOutNorm, {{"post_feedforward_layernorm_2.weight", m}});
+  build.vector(kRouterScale, {{"router.scale", m}});
+  build.vector(kExpertScale, {{"router.per_expert_scale", config.num_experts}});
+}
+
+void gated_mlp(UnitBuilder& build, const ModelConfig& config) {
+  const int64_t m = config.hidden_size, i = config.intermediate_size;
+  build.matrix(kGateUp, {{"mlp.gate_proj.weight", i}, {"mlp.up_proj.weight", i}}, m);
+  if (config.mlp_bias) build.vector(kGateUpBias, {{"mlp.gate_proj.bias", i}, {"mlp.up_proj.bias", i}});
+  build.matrix(kDown, {{"mlp.down_proj.weight", m}}, i);
+  if (config.mlp_bias) build.vector(kDownBias, {{"mlp.down_proj.bias", m}});
 }
 
 void attention(UnitBuilder& build, const ModelConfig& config, const AttentionHeads& heads) {
@@ -334,7 +375,7 @@ void delta_net(UnitBuilder& build, const ModelConfig& config) {
 }
 
 UnitSpec layer_unit(const ModelConfig& config, int64_t layer) {
-  const int64_t m = config.hidden_size, i = config.intermediate_size;
+  const int64_t m = config.hidden_size;
   UnitBuilder build(cat("layer.", layer), cat("model.layers.", layer, "."), kLayerSlots);
   build.vector(kAttentionNorm, {{"input_layernorm.weight", m}});
   if (config.has_delta_net(layer))
@@ -346,14 +387,12 @@ UnitSpec layer_unit(const ModelConfig& config, int64_t layer) {
   build.vector(
       kMlpNorm,
       {{config.post_norms ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight", m}});
-  if (config.num_experts > 0) {
+  if (config.num_experts > 0)
     expert_matrices(build, config);
-    return build.finish();
-  }
-  build.matrix(kGateUp, {{"mlp.gate_proj.weight", i}, {"mlp.up_proj.weight", i}}, m);
-  if (config.mlp_bias) build.vector(kGateUpBias, {{"mlp.gate_proj.bias", i}, {"mlp.up_proj.bias", i}});
-  build.matrix(kDown, {{"mlp.down_proj.weight", m}}, i);
-  if (config.mlp_bias) build.vector(kDownBias, {{"mlp.down_proj.bias", m}});
+  else
+    gated_mlp(build, config);
+  if (config.shared_intermediate_size > 0) shared_expert(build, config);
+  if (config.experts_beside_mlp) expert_norms(build, config);
   if (config.post_norms) build.vector(kMlpOutNorm, {{"post_feedforward_layernorm.weight", m}});
   if (config.layers_have_scales) {
     build.vector(kLayerScale, {{"layer_scalar", 1}});
@@ -485,6 +524,7 @@ const ModelFamily& llama_family() {
                       "sliding_window",
                       "sliding_window_pattern",
                       "tie_word_embeddings",
+                      "top_k_experts",
                       "use_cache",
                       "use_sliding_window",
                       "vocab_size"},

@@ -1,0 +1,151 @@
+// Experts beside an MLP, each with norms of its own (Gemma 4 26B-A4B):
+//
+//   normed_TM -> gate|up_T2I -> GeGLU: act_TI -> down = b_TM -> norm: first_TM
+//   x1_TM -> norm -> x_TM, norm -> router input_TM -> routed_experts.h: e_TM -> norm, + first_TM -> norm, + x1_TM
+//
+// The router's norm has the weight scale M^-1/2. Kept: gate|up, b, what the experts keep, and e: backward reads
+// what goes into a norm. Where nothing is kept, a tile is computed once more and kept until its backward.
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "trireme/kernels/product.h"
+#include "trireme/kernels/token_ops.h"
+#include "trireme/model/adapted_linear.h"
+#include "trireme/model/families/decoder_mlp.h"
+#include "trireme/model/families/decoder_norm.h"
+#include "trireme/model/families/decoder_units.h"
+#include "trireme/model/families/routed_experts.h"
+#include "trireme/model/kept_parts.h"
+
+namespace trireme::decoder {
+namespace {
+
+class ExpertsBesideMlp final : public DecoderMlp {
+ public:
+  explicit ExpertsBesideMlp(const ModelConfig& config) : config_(config), routed_(config) {}
+
+  void forward(const UnitWeights& w, at::Tensor normed_TM, const at::Tensor& kept_TW,
+               at::Tensor& x1_TM) const override {
+    const auto dtype = normed_TM.scalar_type();
+    Kept kept = parts(kept_TW);
+    at::Tensor sum_TM;
+    {
+      at::Tensor act_TI;
+      {
+        at::Tensor gate_up_T2I =
+            kept.gate_up.defined()
+                ? kept.gate_up
+                : at::empty({normed_TM.size(0), w[kSharedGateUp].size(0)}, normed_TM.options());
+        adapted_linear_into(gate_up_T2I, normed_TM, w, kSharedGateUp, std::nullopt);
+        act_TI = glu(config_.gate, gate_up_T2I);
+      }
+      normed_TM = at::Tensor();
+      const at::Tensor b_TM = adapted_linear(act_TI, w, kSharedDown, std::nullopt);
+      act_TI = at::Tensor();
+      if (kept.b.defined()) kept.b.copy_(b_TM);
+      sum_TM = norm(config_, b_TM, w[kSharedOutNorm], dtype);
+    }
+    at::Tensor e_TM = routed_.forward(w, router_input(w, x1_TM, dtype),
+                                      norm(config_, x1_TM, w[kExpertNorm], dtype), std::move(kept.routed));
+    e_TM = e_TM.to(dtype);
+    if (kept.e.defined()) kept.e.copy_(e_TM);
+    sum_TM.add_(norm(config_, e_TM, w[kExpertOutNorm], dtype));
+    e_TM = at::Tensor();
+    x1_TM.add_(norm(config_, sum_TM, w[kMlpOutNorm], dtype));
+  }
+
+  MlpGradients backward(const UnitWeights& w, UnitGradients& gradients, const at::Tensor& x1_TM,
+                        at::Tensor normed_TM, const at::Tensor& dy_TM,
+                        const at::Tensor& kept_TW) const override {
+    const auto dtype = normed_TM.scalar_type();
+    at::Tensor filled_TW = kept_TW;
+    if (!filled_TW.defined()) {
+      filled_TW = at::empty({normed_TM.size(0), config_.mlp_kept_width}, normed_TM.options());
+      at::Tensor y_TM = x1_TM.clone();
+      forward(w, normed_TM, filled_TW, y_TM);
+    }
+    Kept kept = parts(filled_TW);
+    filled_TW = at::Tensor();
+    at::Tensor dsum_TM = at::zeros_like(dy_TM);
+    {
+      at::Tensor sum_TM = norm(config_, kept.b, w[kSharedOutNorm], dtype);
+      sum_TM.add_(norm(config_, kept.e, w[kExpertOutNorm], dtype));
+      norm_backward(config_, dy_TM, sum_TM, w[kMlpOutNorm], dsum_TM, gradients.to_add(kMlpOutNorm));
+    }
+    at::Tensor dx1_TM = experts_backward(w, gradients, x1_TM, dsum_TM, kept);
+    at::Tensor db_TM = at::zeros_like(dsum_TM);
+    norm_backward(config_, dsum_TM, kept.b, w[kSharedOutNorm], db_TM, gradients.to_add(kSharedOutNorm));
+    dsum_TM = at::Tensor();
+    {
+      const at::Tensor dact_TI = adapted_linear_backward(db_TM, w, kSharedDown);
+      const at::Tensor act_TI = glu_backward(config_.gate, dact_TI, kept.gate_up);
+      add_adapted_linear_gradients(gradients, w, kSharedDown, std::nullopt, db_TM, act_TI);
+    }
+    // gate|up is its gradient now.
+    add_adapted_linear_gradients(gradients, w, kSharedGateUp, std::nullopt, kept.gate_up, normed_TM);
+    return {adapted_linear_backward(kept.gate_up, w, kSharedGateUp), std::move(dx1_TM)};
+  }
+
+ private:
+  struct Kept {
+    at::Tensor gate_up;  // [T, 2 Is]
+    at::Tensor b;        // [T, M]
+    RoutedExperts::Kept routed;
+    at::Tensor e;  // [T, M]
+  };
+  // Undefined where nothing is kept.
+  Kept parts(const at::Tensor& kept_TW) const {
+    if (!kept_TW.defined()) return {};
+    const KeptParts mlp = kept_parts(kept_TW, 2 * config_.shared_intermediate_size);
+    const KeptParts b = kept_parts(mlp.last, config_.hidden_size);
+    const KeptParts rows = kept_parts(b.last, routed_.kept_gate_up_width());
+    const KeptParts logits = kept_parts(rows.last, config_.num_experts);
+    return {mlp.first, b.first, {rows.first, logits.first}, logits.last};
+  }
+
+  // What the router's norm multiplies by.
+  at::Tensor router_weight(const UnitWeights& w) const {
+    return w[kRouterScale] / std::sqrt(static_cast<double>(config_.hidden_size));
+  }
+  at::Tensor router_input(const UnitWeights& w, const at::Tensor& x1_TM, at::ScalarType dtype) const {
+    return rms_norm(x1_TM, router_weight(w), config_.norm_eps, dtype);
+  }
+
+  // dsum -> d(x1) of the experts' way.
+  at::Tensor experts_backward(const UnitWeights& w, UnitGradients& gradients, const at::Tensor& x1_TM,
+                              const at::Tensor& dsum_TM, Kept& kept) const {
+    const auto dtype = dsum_TM.scalar_type();
+    RoutedExperts::InputGradients inputs;
+    {
+      at::Tensor de_TM = at::zeros_like(dsum_TM);
+      norm_backward(config_, dsum_TM, kept.e, w[kExpertOutNorm], de_TM, gradients.to_add(kExpertOutNorm));
+      inputs = routed_.backward(w, gradients, router_input(w, x1_TM, dtype),
+                                norm(config_, x1_TM, w[kExpertNorm], dtype), de_TM, std::move(kept.routed));
+    }
+    at::Tensor dx1_TM = at::zeros_like(x1_TM);
+    norm_backward(config_, inputs.dx_TM, x1_TM, w[kExpertNorm], dx1_TM, gradients.to_add(kExpertNorm));
+    inputs.dx_TM = at::Tensor();
+    at::Tensor& dscale = gradients.to_add(kRouterScale);
+    at::Tensor dweight = at::zeros_like(dscale);
+    rms_norm_backward(product(inputs.dlogits_TE, w[kRouter]), x1_TM, router_weight(w), config_.norm_eps,
+                      dx1_TM, dweight);
+    dscale.add_(dweight, 1 / std::sqrt(static_cast<double>(config_.hidden_size)));
+    return dx1_TM;
+  }
+
+  const ModelConfig& config_;
+  const RoutedExperts routed_;
+};
+
+}  // namespace
+
+std::unique_ptr<DecoderMlp> make_experts_beside_mlp(const ModelConfig& config) {
+  return std::make_unique<ExpertsBesideMlp>(config);
+}
+
+int64_t experts_beside_mlp_kept_width(const ModelConfig& config) {
+  return expert_mlp_kept_width(config) + 2 * config.hidden_size;
+}
+
+}  // namespace trireme::decoder
