@@ -21,6 +21,10 @@ inline ModelSizes small_model() {
   return model;
 }
 
+// Its products: 4 x (qkv + out + three of the MLP) + head.
+inline constexpr double kSmallLayer = 256.0 * 512 + 256.0 * 256 + 3 * 256.0 * 768, kSmallHead = 256.0 * 1024;
+inline constexpr double kSmallParameters = 4 * kSmallLayer + kSmallHead;
+
 // Of rank 0 of ulysses x ring x dp ranks: one causal sample of `tokens`.
 inline PlannedStep small_step(int64_t tokens, Recompute recompute, int ulysses = 1, int ring = 1,
                               int dp = 1) {
@@ -34,6 +38,17 @@ inline PlannedStep small_step(int64_t tokens, Recompute recompute, int ulysses =
   inputs.recompute = {recompute, 1, 1, inputs.model.layers};
   step.inputs = with_sequence_ranks(inputs, ulysses, ring, 0);
   step.attention_pairs = 4 * static_cast<double>(tokens) * static_cast<double>(tokens) / 2;
+  return step;
+}
+
+// The small model with 8 experts of which a token has 2, each half as wide as its MLP.
+inline PlannedStep mixture_step(int64_t tokens, Recompute recompute) {
+  PlannedStep step = small_step(tokens, recompute);
+  ModelSizes& model = step.inputs.model;
+  model.experts = 8;
+  model.experts_per_token = 2;
+  model.intermediate = 384;
+  model.mlp_kept_width = 2 * 2 * 384 + 8;
   return step;
 }
 

@@ -21,13 +21,9 @@ TrafficSeconds traffic_of(const StepTime& time, TrafficKind kind) {
     if (traffic.kind == kind) return traffic;
   return {};
 }
-// The small model's: 4 x (qkv + out + three of the MLP) + head.
-constexpr double kLayer = 256.0 * 512 + 256.0 * 256 + 3 * 256.0 * 768, kHead = 256.0 * 1024;
-constexpr double kParameters = 4 * kLayer + kHead;
-
 TEST(StepWork, products_without_recompute_are_6_N_T) {
-  EXPECT_EQ(matmul_parameters(small_model()), kParameters);
-  EXPECT_DOUBLE_EQ(products_of(small_step(2048, Recompute::none)), 6 * kParameters * 2048);
+  EXPECT_EQ(matmul_parameters(small_model()), kSmallParameters);
+  EXPECT_DOUBLE_EQ(products_of(small_step(2048, Recompute::none)), 6 * kSmallParameters * 2048);
 }
 
 // Four layers that adapt every projection at rank 8.
@@ -41,15 +37,16 @@ TEST(StepWork, of_lora_has_no_gradient_of_what_stays_and_steps_sums_and_sends_ad
   step.inputs.model.adapter_elements.assign(4, static_cast<int64_t>(kOfLayer));
   EXPECT_EQ(amount_of(step, WorkKind::weight_gradient), 0);
   // Forward once and backward three times as much.
-  EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::matmul), 4 * kParameters * 2048 + 4 * 2 * 4 * kOfLayer * 2048);
+  EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::matmul),
+                   4 * kSmallParameters * 2048 + 4 * 2 * 4 * kOfLayer * 2048);
   EXPECT_GT(amount_of(step, WorkKind::copy), amount_of(whole, WorkKind::copy));
   EXPECT_EQ(amount_of(step, WorkKind::optimizer), 4 * kOfLayer / 2);
   EXPECT_EQ(sent_bytes(step, TrafficKind::summed_gradients), 4 * kOfLayer * 4 / 2);
-  const double attention = whole.model_flops() - 6 * kParameters * whole.tokens();
-  EXPECT_DOUBLE_EQ(step.model_flops(), (4 * kParameters + 6 * 4 * kOfLayer) * step.tokens() + attention);
+  const double attention = whole.model_flops() - 6 * kSmallParameters * whole.tokens();
+  EXPECT_DOUBLE_EQ(step.model_flops(), (4 * kSmallParameters + 6 * 4 * kOfLayer) * step.tokens() + attention);
   // Of half as many modules half of it.
   step.inputs.model.adapter_elements.assign(4, static_cast<int64_t>(kOfLayer / 2));
-  EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::matmul), 4 * kParameters * 2048 + 4 * 4 * kOfLayer * 2048);
+  EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::matmul), 4 * kSmallParameters * 2048 + 4 * 4 * kOfLayer * 2048);
 }
 
 TEST(StepWork, attention_is_4_D_forward_and_10_D_backward_a_pair_of_each_head) {
@@ -60,7 +57,7 @@ TEST(StepWork, attention_is_4_D_forward_and_10_D_backward_a_pair_of_each_head) {
 
 TEST(StepWork, model_flops_are_those_of_the_field) {
   const PlannedStep step = small_step(2048, Recompute::full);
-  EXPECT_DOUBLE_EQ(step.model_flops(), 6 * kParameters * 2048 + 6.0 * 4 * 8 * 32 * 2048 * 2048);
+  EXPECT_DOUBLE_EQ(step.model_flops(), 6 * kSmallParameters * 2048 + 6.0 * 4 * 8 * 32 * 2048 * 2048);
 }
 
 TEST(StepWork, recompute_repeats_what_its_policy_drops_and_no_down_projection) {
@@ -97,82 +94,6 @@ TEST(StepWork, each_layer_that_keeps_a_part_saves_the_products_that_make_it) {
       // x1 is copied where it is kept, and where it is made again.
       EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::copy), copies);
     }
-}
-
-// The small model with 8 experts of which a token has 2, each half as wide as its MLP.
-PlannedStep mixture_step(int64_t tokens, Recompute recompute) {
-  PlannedStep step = small_step(tokens, recompute);
-  ModelSizes& model = step.inputs.model;
-  model.experts = 8;
-  model.experts_per_token = 2;
-  model.intermediate = 384;
-  model.mlp_kept_width = 2 * 2 * 384 + 8;
-  return step;
-}
-
-TEST(StepWork, of_a_mixture_each_token_multiplies_its_experts_and_the_router) {
-  constexpr double kRouter = 256.0 * 8;
-  PlannedStep step = mixture_step(2048, Recompute::none);
-  step.inputs.logits_tile_tokens = 32;
-  EXPECT_EQ(matmul_parameters(step.inputs.model), kParameters + 4 * kRouter);
-  const double kept = products_of(step);
-  EXPECT_DOUBLE_EQ(kept, 6 * (kParameters + 4 * kRouter) * 2048);
-  double of_experts = 0;
-  for (const WorkItem& item : step_work(step).items)
-    of_experts += item.kind == WorkKind::matmul && item.width == 64 ? item.amount : 0;
-  EXPECT_DOUBLE_EQ(of_experts, 4 * 4 * 256.0 * 768 * 3 * 2048) << "each has a quarter of a tile's tokens";
-  step.inputs.recompute = plan_keeping({4, 4, 0}, 1, 4);
-  EXPECT_DOUBLE_EQ(products_of(step), kept + 2 * 2048 * 4 * (256.0 * 256 + 2 * 256.0 * 768 + kRouter));
-}
-
-TEST(StepWork, of_a_shared_expert_each_token_multiplies_three_matrices_and_a_row) {
-  constexpr double kShared = 512, kRow = 256, kOfLayer = 3 * 256 * kShared + kRow, kRouter = 256.0 * 8;
-  PlannedStep step = mixture_step(2048, Recompute::none);
-  const PlannedStep without = step;
-  step.inputs.model.shared_intermediate = static_cast<int64_t>(kShared);
-  EXPECT_EQ(matmul_parameters(step.inputs.model), kParameters + 4 * (kRouter + kOfLayer));
-  // The share is made again whatever is kept.
-  const double kept = products_of(step);
-  EXPECT_DOUBLE_EQ(kept, products_of(without) + 4 * (6 * kOfLayer + 2 * kRow) * 2048);
-  EXPECT_EQ(amount_of(step, WorkKind::copy) - amount_of(without, WorkKind::copy),
-            4 * (3 * kShared + 2 * kShared + 2 * 256) * 2048)
-      << "act and its gradient by the share, act by its gradient, d(normed)";
-  step.inputs.recompute = plan_keeping({4, 4, 0}, 1, 4);
-  EXPECT_DOUBLE_EQ(products_of(step),
-                   kept + 2 * 2048 * 4 * (256.0 * 256 + 2 * 256.0 * 768 + kRouter + 2 * 256 * kShared));
-}
-
-TEST(StepWork, of_lora_beside_a_shared_expert_is_that_of_its_modules) {
-  constexpr double kRank = 8, kShared = 512;
-  constexpr double kOfLayer =
-      kRank * (3 * 256 + 512 + 256 + 256 + 2 * 256 + 2 * kShared + kShared + 256 + 256 + 1);
-  PlannedStep step = mixture_step(2048, Recompute::none);
-  step.inputs.model.shared_intermediate = static_cast<int64_t>(kShared);
-  const double model = amount_of(step, WorkKind::matmul);
-  step.inputs.model.adapter_rank = static_cast<int64_t>(kRank);
-  step.inputs.model.adapter_elements.assign(4, static_cast<int64_t>(kOfLayer));
-  // Forward once, of the share twice, and backward three times as much.
-  EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::matmul), model + 4 * 2 * (4 * kOfLayer + kRank * 257) * 2048);
-}
-
-// As Gemma 4's: norms of x1 before experts and router, of what they and the MLP give, and of their sum.
-TEST(StepWork, of_experts_beside_an_mlp_has_their_norms_and_no_share) {
-  constexpr double kMlp = 3 * 256 * 512.0;
-  PlannedStep step = mixture_step(2048, Recompute::none);
-  step.inputs.model.post_norms = true;
-  const PlannedStep without = step;
-  step.inputs.model.experts_beside_mlp = true;
-  step.inputs.model.shared_intermediate = 512;
-  EXPECT_DOUBLE_EQ(products_of(step), products_of(without) + 4 * 6 * kMlp * 2048);
-  EXPECT_EQ(amount_of(step, WorkKind::norm) - amount_of(without, WorkKind::norm), 4 * 2 * 4 * 256 * 2048);
-  EXPECT_EQ(amount_of(step, WorkKind::norm_backward) - amount_of(without, WorkKind::norm_backward),
-            4 * 4 * 256 * 2048);
-  // What is not kept is made again, down too: a norm's backward reads what it gave.
-  const double kept = products_of(step), kept_without = products_of(without);
-  PlannedStep again = step, again_without = without;
-  again.inputs.recompute = again_without.inputs.recompute = plan_keeping({4, 4, 0}, 1, 4);
-  EXPECT_DOUBLE_EQ(products_of(again) - kept,
-                   products_of(again_without) - kept_without + 4 * 2 * kMlp * 2048);
 }
 
 // layer_runner.h's table; with head chunks q, k and v travel with attention, forward and backward.
@@ -258,7 +179,7 @@ TEST(StepWork, each_unit_is_stepped_by_itself_and_sharded_where_the_optimizer_is
     double largest = 0;
     for (const WorkItem& item : step_work(step).items)
       if (item.kind == WorkKind::optimizer) largest = std::max(largest, item.size);
-    EXPECT_DOUBLE_EQ(largest, (kLayer + 512) / (zero == 0 ? 1 : 4));
+    EXPECT_DOUBLE_EQ(largest, (kSmallLayer + 512) / (zero == 0 ? 1 : 4));
   }
 }
 
@@ -341,7 +262,7 @@ TEST(StepWork, accumulation_repeats_the_passes_and_not_the_update) {
     EXPECT_DOUBLE_EQ(thrice.items[i].amount, (update ? 1 : 3) * once.items[i].amount);
   }
   EXPECT_DOUBLE_EQ(sent_bytes(step, TrafficKind::summed_gradients),
-                   (4 * kLayer + 8 * 256 + 2 * kHead + 256) * 4 / 2);
+                   (4 * kSmallLayer + 8 * 256 + 2 * kSmallHead + 256) * 4 / 2);
 }
 
 // arXiv 1910.02054, section 7: stages 0 to 2 send twice the parameters, stage 3 three times.
@@ -379,7 +300,7 @@ TEST(StepTime, a_gpu_hides_what_comes_ahead_and_a_cpu_hides_nothing) {
 
 // arXiv 1910.02054, section 3.1: two moments of 4 bytes, with a master of 4 where values have 16 bits.
 TEST(StepWork, an_optimizer_on_a_disk_reads_and_writes_each_state_once_a_step) {
-  const double parameters = 4 * (kLayer + 512) + 2 * kHead + 256;
+  const double parameters = 4 * (kSmallLayer + 512) + 2 * kSmallHead + 256;
   const auto bytes_of = [](int64_t tile_bytes, int moments, int64_t state_bytes, Offload offload) {
     PlannedStep step = small_step(2048, Recompute::full, 1, 1, 4);
     step.accumulation = 3;
@@ -416,7 +337,7 @@ TEST(StepTime, an_optimizer_on_a_disk_takes_the_time_of_its_disk) {
     step.inputs.offload.optimizer = Offload::disk;
     return step_time(step, hardware).seconds - on_host;
   };
-  const double bytes = 8 * (4 * (kLayer + 512) + 2 * kHead + 256);
+  const double bytes = 8 * (4 * (kSmallLayer + 512) + 2 * kSmallHead + 256);
   EXPECT_NEAR(slower_by(false, 1e9), bytes / 1e9, 1e-12);
   EXPECT_NEAR(slower_by(false, 4e9), bytes / 2e9, 1e-12);
   EXPECT_LT(slower_by(true, 1e9), bytes / 1e9);
@@ -512,7 +433,7 @@ TEST(StepTime, a_host_that_steps_longer_than_forward_goes_is_waited_for) {
     hardware.host_optimizer_per_second = per_second;
     return step_time(stepped_on_the_host(is_gpu), hardware);
   };
-  const double elements = 4 * (kLayer + 512) + 2 * kHead + 256;
+  const double elements = 4 * (kSmallLayer + 512) + 2 * kSmallHead + 256;
   for (const bool is_gpu : {true, false})
     EXPECT_NEAR(time(is_gpu, 1e6).seconds - time(is_gpu, 2e6).seconds, elements / 1e6 - elements / 2e6, 1e-9);
   EXPECT_DOUBLE_EQ(time(/*is_gpu=*/false, 1e6).host_optimizer_waited_seconds, elements / 1e6);
@@ -536,7 +457,7 @@ TEST(StepTime, mfu_is_of_all_ranks_peak_rate_in_the_precision_of_the_step) {
   HardwareProfile hardware = round_profile(/*is_gpu=*/true);
   hardware.peak_flops_16_bit = 8e12;
   hardware.peak_flops_32_bit = 2e12;
-  const double flops = 6 * kParameters * 2048 + 6.0 * 4 * 8 * 32 * 2048 * 2048;  // a rank
+  const double flops = 6 * kSmallParameters * 2048 + 6.0 * 4 * 8 * 32 * 2048 * 2048;  // a rank
   for (const auto& [bytes, peak] : {std::pair{4, 2e12}, {2, 8e12}}) {
     step.inputs.storage_bytes = bytes;
     const StepTime time = step_time(step, hardware);
