@@ -34,7 +34,7 @@ void check_activation(const ConfigKeys& keys, const DecoderKind& kind) {
 
 // Keys that change what the model computes and that Trireme does not have.
 void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
-  if (kind.experts == nullptr && !kind.gemma4)
+  if (kind.experts == nullptr)
     keys.refuse_unless_absent(
         {"num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size", kSharedWidthKey},
         "this family has no mixtures of experts; mixtral, qwen2_moe, qwen3_moe, qwen3_next and qwen3_5_moe "

@@ -45,14 +45,15 @@ void UnitBuilder::matrix(size_t slot, const std::vector<Rows>& parameters, int64
 
 void UnitBuilder::expert_matrices(size_t slot, const std::vector<Rows>& parameters, int64_t columns,
                                   int64_t experts, int64_t experts_per_token, const char* joined) {
+  const size_t first = unit_.parameters.size();
   matrix(slot, parameters, columns);
   TensorSpec& tensor = unit_.tensors[slot];
   tensor.experts = experts;
   tensor.experts_per_token = experts_per_token;
   if (joined == nullptr) return;
-  for (ParameterSpec& each : unit_.parameters)
-    if (each.offset >= tensor.offset)
-      each.missing_hint = cat("neither is '", prefix_, joined, "' there, which would hold all experts'");
+  // Where all are missing the first is the one that is named.
+  unit_.parameters[first].missing_hint =
+      cat("neither is '", prefix_, joined, "' there, which would hold all experts'");
   ParameterSpec& spec = unit_.joined.emplace_back();
   spec.name = prefix_ + joined;
   spec.shape = {experts, tensor.rows / experts, columns};

@@ -4,9 +4,11 @@
 //   normed_TM -> experts' y_TM, shared expert's y_TM, both added to x1_TM
 //
 // Kept: what each of the two keeps.
+#include <optional>
 #include <utility>
 
 #include "trireme/kernels/product.h"
+#include "trireme/model/adapted_linear.h"
 #include "trireme/model/families/decoder_mlp.h"
 #include "trireme/model/families/decoder_units.h"
 #include "trireme/model/families/routed_experts.h"
@@ -22,40 +24,33 @@ class ExpertMlp final : public DecoderMlp {
 
   void forward(const UnitWeights& w, at::Tensor normed_TM, const at::Tensor& kept_TW,
                at::Tensor& x1_TM) const override {
-    Kept kept = parts(kept_TW);
-    if (shares()) add_shared_expert(config_, w, normed_TM, kept.shared, x1_TM);
+    const auto [routed_TW, shared_T2I] = parts(kept_TW);
+    if (shares())
+      add_adapted_linear(x1_TM, shared_expert_act(config_, w, normed_TM, shared_T2I), w, kSharedDown,
+                         std::nullopt);
     at::Tensor router_input_TM = normed_TM;
-    x1_TM.add_(routed_.forward(w, std::move(router_input_TM), std::move(normed_TM), std::move(kept.routed)));
+    x1_TM.add_(routed_.forward(w, std::move(router_input_TM), std::move(normed_TM), routed_TW));
   }
 
   MlpGradients backward(const UnitWeights& w, UnitGradients& gradients, const at::Tensor& /*x1_TM*/,
                         at::Tensor normed_TM, const at::Tensor& dy_TM,
                         const at::Tensor& kept_TW) const override {
-    Kept kept = parts(kept_TW);
+    const auto [routed_TW, shared_T2I] = parts(kept_TW);
     at::Tensor dnormed_TM;
     {
-      auto [dx_TM, dlogits_TE] =
-          routed_.backward(w, gradients, normed_TM, normed_TM, dy_TM, std::move(kept.routed));
+      auto [dx_TM, dlogits_TE] = routed_.backward(w, gradients, normed_TM, normed_TM, dy_TM, routed_TW);
       dnormed_TM = std::move(dx_TM);
       add_product(dnormed_TM, dlogits_TE, w[kRouter]);
     }
-    if (shares())
-      shared_expert_backward(config_, w, gradients, normed_TM, dy_TM, std::move(kept.shared), dnormed_TM);
+    if (shares()) shared_expert_backward(config_, w, gradients, normed_TM, dy_TM, shared_T2I, dnormed_TM);
     return {std::move(dnormed_TM), {}};
   }
 
  private:
-  struct Kept {
-    RoutedExperts::Kept routed;
-    at::Tensor shared;  // [T, 2 Is]
-  };
   bool shares() const { return config_.shared_intermediate_size > 0; }
-  // Undefined where nothing is kept.
-  Kept parts(const at::Tensor& kept_TW) const {
-    if (!kept_TW.defined()) return {};
-    const KeptParts first = kept_parts(kept_TW, routed_.kept_gate_up_width());
-    const KeptParts rest = kept_parts(first.last, config_.num_experts);
-    return {{first.first, rest.first}, shares() ? rest.last : at::Tensor()};
+  // What the experts keep, and the shared one [T, 2 Is]; undefined where nothing is kept.
+  KeptParts parts(const at::Tensor& kept_TW) const {
+    return kept_TW.defined() ? kept_parts(kept_TW, RoutedExperts::kept_width(config_)) : KeptParts{};
   }
 
   const ModelConfig& config_;
@@ -69,8 +64,7 @@ std::unique_ptr<DecoderMlp> make_expert_mlp(const ModelConfig& config) {
 }
 
 int64_t expert_mlp_kept_width(const ModelConfig& config) {
-  return 2 * config.experts_per_token * config.intermediate_size + config.num_experts +
-         2 * config.shared_intermediate_size;
+  return RoutedExperts::kept_width(config) + 2 * config.shared_intermediate_size;
 }
 
 }  // namespace trireme::decoder

@@ -16,6 +16,7 @@
 #include "trireme/model/families/decoder_norm.h"
 #include "trireme/model/families/decoder_units.h"
 #include "trireme/model/families/routed_experts.h"
+#include "trireme/model/families/shared_expert.h"
 #include "trireme/model/kept_parts.h"
 
 namespace trireme::decoder {
@@ -31,15 +32,7 @@ class ExpertsBesideMlp final : public DecoderMlp {
     Kept kept = parts(kept_TW);
     at::Tensor sum_TM;
     {
-      at::Tensor act_TI;
-      {
-        at::Tensor gate_up_T2I =
-            kept.gate_up.defined()
-                ? kept.gate_up
-                : at::empty({normed_TM.size(0), w[kSharedGateUp].size(0)}, normed_TM.options());
-        adapted_linear_into(gate_up_T2I, normed_TM, w, kSharedGateUp, std::nullopt);
-        act_TI = glu(config_.gate, gate_up_T2I);
-      }
+      at::Tensor act_TI = shared_expert_act(config_, w, normed_TM, kept.gate_up);
       normed_TM = at::Tensor();
       const at::Tensor b_TM = adapted_linear(act_TI, w, kSharedDown, std::nullopt);
       act_TI = at::Tensor();
@@ -47,7 +40,7 @@ class ExpertsBesideMlp final : public DecoderMlp {
       sum_TM = norm(config_, b_TM, w[kSharedOutNorm], dtype);
     }
     at::Tensor e_TM = routed_.forward(w, router_input(w, x1_TM, dtype),
-                                      norm(config_, x1_TM, w[kExpertNorm], dtype), std::move(kept.routed));
+                                      norm(config_, x1_TM, w[kExpertNorm], dtype), kept.routed);
     e_TM = e_TM.to(dtype);
     if (kept.e.defined()) kept.e.copy_(e_TM);
     sum_TM.add_(norm(config_, e_TM, w[kExpertOutNorm], dtype));
@@ -77,51 +70,44 @@ class ExpertsBesideMlp final : public DecoderMlp {
     at::Tensor db_TM = at::zeros_like(dsum_TM);
     norm_backward(config_, dsum_TM, kept.b, w[kSharedOutNorm], db_TM, gradients.to_add(kSharedOutNorm));
     dsum_TM = at::Tensor();
-    {
-      const at::Tensor dact_TI = adapted_linear_backward(db_TM, w, kSharedDown);
-      const at::Tensor act_TI = glu_backward(config_.gate, dact_TI, kept.gate_up);
-      add_adapted_linear_gradients(gradients, w, kSharedDown, std::nullopt, db_TM, act_TI);
-    }
-    // gate|up is its gradient now.
-    add_adapted_linear_gradients(gradients, w, kSharedGateUp, std::nullopt, kept.gate_up, normed_TM);
-    return {adapted_linear_backward(kept.gate_up, w, kSharedGateUp), std::move(dx1_TM)};
+    MlpGradients d{{}, std::move(dx1_TM)};
+    shared_expert_backward(config_, w, gradients, normed_TM, db_TM, std::move(kept.gate_up), d.dnormed_TM);
+    return d;
   }
 
  private:
   struct Kept {
     at::Tensor gate_up;  // [T, 2 Is]
     at::Tensor b;        // [T, M]
-    RoutedExperts::Kept routed;
-    at::Tensor e;  // [T, M]
+    at::Tensor routed;   // [T, RoutedExperts::kept_width]
+    at::Tensor e;        // [T, M]
   };
   // Undefined where nothing is kept.
   Kept parts(const at::Tensor& kept_TW) const {
     if (!kept_TW.defined()) return {};
     const KeptParts mlp = kept_parts(kept_TW, 2 * config_.shared_intermediate_size);
     const KeptParts b = kept_parts(mlp.last, config_.hidden_size);
-    const KeptParts rows = kept_parts(b.last, routed_.kept_gate_up_width());
-    const KeptParts logits = kept_parts(rows.last, config_.num_experts);
-    return {mlp.first, b.first, {rows.first, logits.first}, logits.last};
+    const KeptParts routed = kept_parts(b.last, RoutedExperts::kept_width(config_));
+    return {mlp.first, b.first, routed.first, routed.last};
   }
 
   // What the router's norm multiplies by.
-  at::Tensor router_weight(const UnitWeights& w) const {
-    return w[kRouterScale] / std::sqrt(static_cast<double>(config_.hidden_size));
-  }
+  at::Tensor router_weight(const UnitWeights& w) const { return w[kRouterScale] * root(); }
+  double root() const { return 1 / std::sqrt(static_cast<double>(config_.hidden_size)); }
   at::Tensor router_input(const UnitWeights& w, const at::Tensor& x1_TM, at::ScalarType dtype) const {
     return rms_norm(x1_TM, router_weight(w), config_.norm_eps, dtype);
   }
 
   // dsum -> d(x1) of the experts' way.
   at::Tensor experts_backward(const UnitWeights& w, UnitGradients& gradients, const at::Tensor& x1_TM,
-                              const at::Tensor& dsum_TM, Kept& kept) const {
+                              const at::Tensor& dsum_TM, const Kept& kept) const {
     const auto dtype = dsum_TM.scalar_type();
     RoutedExperts::InputGradients inputs;
     {
       at::Tensor de_TM = at::zeros_like(dsum_TM);
       norm_backward(config_, dsum_TM, kept.e, w[kExpertOutNorm], de_TM, gradients.to_add(kExpertOutNorm));
       inputs = routed_.backward(w, gradients, router_input(w, x1_TM, dtype),
-                                norm(config_, x1_TM, w[kExpertNorm], dtype), de_TM, std::move(kept.routed));
+                                norm(config_, x1_TM, w[kExpertNorm], dtype), de_TM, kept.routed);
     }
     at::Tensor dx1_TM = at::zeros_like(x1_TM);
     norm_backward(config_, inputs.dx_TM, x1_TM, w[kExpertNorm], dx1_TM, gradients.to_add(kExpertNorm));
@@ -130,7 +116,7 @@ class ExpertsBesideMlp final : public DecoderMlp {
     at::Tensor dweight = at::zeros_like(dscale);
     rms_norm_backward(product(inputs.dlogits_TE, w[kRouter]), x1_TM, router_weight(w), config_.norm_eps,
                       dx1_TM, dweight);
-    dscale.add_(dweight, 1 / std::sqrt(static_cast<double>(config_.hidden_size)));
+    dscale.add_(dweight, root());
     return dx1_TM;
   }
 

@@ -6,6 +6,7 @@
 #include "trireme/model/families/decoder_mlp.h"
 #include "trireme/model/families/decoder_norm.h"
 #include "trireme/model/families/decoder_units.h"
+#include "trireme/model/families/gated_act.h"
 #include "trireme/model/kept_parts.h"
 
 namespace trireme::decoder {
@@ -19,13 +20,7 @@ class GatedMlp final : public DecoderMlp {
                at::Tensor& x1_TM) const override {
     const bool keeps = kept_TW.defined();
     const KeptParts kept = keeps ? kept_parts(kept_TW, w[kGateUp].size(0)) : KeptParts{};
-    at::Tensor act;
-    {
-      at::Tensor gate_up =
-          keeps ? kept.first : at::empty({normed_TM.size(0), w[kGateUp].size(0)}, normed_TM.options());
-      adapted_linear_into(gate_up, normed_TM, w, kGateUp, kGateUpBias);
-      act = glu(config_.gate, gate_up);
-    }
+    at::Tensor act = gated_act(config_, w, kGateUp, kGateUpBias, normed_TM, kept.first);
     normed_TM = at::Tensor();
     if (!w[kMlpOutNorm].defined()) {
       add_adapted_linear(x1_TM, act, w, kDown, kDownBias);

@@ -27,14 +27,13 @@ at::Tensor factors_of_rows(const ExpertRows& rows, const at::Tensor& values_Tk, 
 RoutedExperts::RoutedExperts(const ModelConfig& config)
     : config_(config), rule_{config.experts_per_token, config.expert_weights_sum_to_one} {}
 
-int64_t RoutedExperts::kept_gate_up_width() const {
-  return 2 * rule_.experts_per_token * config_.intermediate_size;
+int64_t RoutedExperts::kept_width(const ModelConfig& config) {
+  return 2 * config.experts_per_token * config.intermediate_size + config.num_experts;
 }
 
 at::Tensor RoutedExperts::forward(const UnitWeights& w, at::Tensor router_input_TM, at::Tensor x_TM,
-                                  Kept kept) const {
-  Routed routed =
-      route_rows(w, std::move(router_input_TM), std::move(x_TM), std::move(kept), /*filled=*/false);
+                                  const at::Tensor& kept_TW) const {
+  Routed routed = route_rows(w, std::move(router_input_TM), std::move(x_TM), kept_TW, /*filled=*/false);
   at::Tensor act_RI = glu(config_.gate, routed.gate_up_R2I);
   routed.kept = {};
   routed.gate_up_R2I = at::Tensor();
@@ -48,10 +47,9 @@ at::Tensor RoutedExperts::forward(const UnitWeights& w, at::Tensor router_input_
 RoutedExperts::InputGradients RoutedExperts::backward(const UnitWeights& w, UnitGradients& gradients,
                                                       const at::Tensor& router_input_TM,
                                                       const at::Tensor& x_TM, const at::Tensor& dy_TM,
-                                                      Kept given) const {
-  const bool filled = given.gate_up.defined();
+                                                      const at::Tensor& kept_TW) const {
   auto [kept, routing, scales_Tk, rows, gathered_RM, gate_up_R2I] =
-      route_rows(w, router_input_TM, x_TM, std::move(given), filled);
+      route_rows(w, router_input_TM, x_TM, kept_TW, /*filled=*/kept_TW.defined());
   at::Tensor weighted_dweights_Tk;
   {
     at::Tensor dy_RM = gather_rows(rows, dy_TM);
@@ -80,26 +78,26 @@ RoutedExperts::InputGradients RoutedExperts::backward(const UnitWeights& w, Unit
   // gate|up is its gradient now.
   add_gradients(gradients, kGateUp, rows, gate_up_R2I, gathered_RM);
   expert_products_backward_into(rows, gathered_RM, gate_up_R2I, w[kGateUp]);
-  gate_up_R2I = kept.gate_up = at::Tensor();
+  gate_up_R2I = kept.first = at::Tensor();
   InputGradients inputs{sum_of_rows(rows, gathered_RM, {}).to(x_TM.scalar_type()), {}};
-  inputs.dlogits_TE = route_backward(weighted_dweights_Tk, routing, kept.logits, rule_);
+  inputs.dlogits_TE = route_backward(weighted_dweights_Tk, routing, kept.last, rule_);
   gradients.add_linear(kRouter, std::nullopt, inputs.dlogits_TE, router_input_TM);
   return inputs;
 }
 
 // Makes logits and gate|up, or finds them in `kept` where that is filled.
 RoutedExperts::Routed RoutedExperts::route_rows(const UnitWeights& w, at::Tensor router_input_TM,
-                                                at::Tensor x_TM, Kept kept, bool filled) const {
-  const int64_t T = x_TM.size(0);
+                                                at::Tensor x_TM, const at::Tensor& kept_TW,
+                                                bool filled) const {
+  const int64_t T = x_TM.size(0), gate_up = 2 * rule_.experts_per_token * config_.intermediate_size;
   Routed routed;
-  routed.kept = std::move(kept);
-  if (!routed.kept.gate_up.defined())
-    routed.kept = {at::empty({T, kept_gate_up_width()}, x_TM.options()),
-                   at::empty({T, config_.num_experts}, x_TM.options())};
-  routed.gate_up_R2I = routed.kept.gate_up.view({-1, 2 * config_.intermediate_size});
-  if (!filled) linear_into(routed.kept.logits, router_input_TM, w[kRouter], {});
+  routed.kept = kept_TW.defined() ? kept_parts(kept_TW, gate_up)
+                                  : KeptParts{at::empty({T, gate_up}, x_TM.options()),
+                                              at::empty({T, config_.num_experts}, x_TM.options())};
+  routed.gate_up_R2I = routed.kept.first.view({-1, 2 * config_.intermediate_size});
+  if (!filled) linear_into(routed.kept.last, router_input_TM, w[kRouter], {});
   router_input_TM = at::Tensor();
-  routed.routing = route(routed.kept.logits, rule_);
+  routed.routing = route(routed.kept.last, rule_);
   const at::Tensor& experts_Tk = routed.routing.experts_Tk;
   if (w[kExpertScale].defined())
     routed.scales_Tk = w[kExpertScale]

@@ -16,6 +16,7 @@
 
 #include "trireme/kernels/expert_routing.h"
 #include "trireme/kernels/expert_rows.h"
+#include "trireme/model/kept_parts.h"
 #include "trireme/model/model_config.h"
 #include "trireme/model/unit_gradients.h"
 #include "trireme/model/unit_weights.h"
@@ -27,15 +28,12 @@ class RoutedExperts {
  public:
   explicit RoutedExperts(const ModelConfig& config);
 
-  // Undefined where nothing is kept.
-  struct Kept {
-    at::Tensor gate_up;  // [T, 2 k I]
-    at::Tensor logits;   // [T, E]
-  };
-  int64_t kept_gate_up_width() const;
+  static int64_t kept_width(const ModelConfig& config);
 
-  // Both inputs [T, M], given to be freed -> y [T, M] in fp32 (fp64 of fp64). `kept` is filled where defined.
-  at::Tensor forward(const UnitWeights& w, at::Tensor router_input_TM, at::Tensor x_TM, Kept kept) const;
+  // Both inputs [T, M], given to be freed -> y [T, M] in fp32 (fp64 of fp64). `kept` [T, kept_width] is filled where
+  // defined.
+  at::Tensor forward(const UnitWeights& w, at::Tensor router_input_TM, at::Tensor x_TM,
+                     const at::Tensor& kept_TW) const;
 
   struct InputGradients {
     at::Tensor dx_TM;
@@ -43,19 +41,19 @@ class RoutedExperts {
   };
   // dy [T, M], added to the gradients. May write over `kept`; undefined: made again.
   InputGradients backward(const UnitWeights& w, UnitGradients& gradients, const at::Tensor& router_input_TM,
-                          const at::Tensor& x_TM, const at::Tensor& dy_TM, Kept kept) const;
+                          const at::Tensor& x_TM, const at::Tensor& dy_TM, const at::Tensor& kept_TW) const;
 
  private:
   struct Routed {
-    Kept kept;
+    KeptParts kept;  // gate|up [T, 2 k I] and logits [T, E]
     Routing routing;
     at::Tensor scales_Tk;  // of the chosen experts; undefined: 1
     ExpertRows rows;
     at::Tensor gathered_RM;
     at::Tensor gate_up_R2I;  // of `kept`
   };
-  Routed route_rows(const UnitWeights& w, at::Tensor router_input_TM, at::Tensor x_TM, Kept kept,
-                    bool filled) const;
+  Routed route_rows(const UnitWeights& w, at::Tensor router_input_TM, at::Tensor x_TM,
+                    const at::Tensor& kept_TW, bool filled) const;
 
   const ModelConfig& config_;
   const RoutingRule rule_;
