@@ -77,6 +77,39 @@ TEST(TileBytes, of_a_shared_expert_hold_its_gate_and_up_and_what_they_make) {
   EXPECT_EQ(bytes.output_backward_kept, T * (2 * m + 2 * kShared) * 2);
 }
 
+// As Gemma 4's: a tile is computed once more and kept for its backward.
+TEST(TileBytes, of_experts_beside_an_mlp_hold_what_goes_into_their_norms) {
+  ForecastInputs inputs = llama({.on_gpu = true, .cuda = true});
+  constexpr int64_t kShared = 16 * m, kExperts = 64, k = 8, R = T * k;
+  inputs.model.experts_beside_mlp = inputs.model.post_norms = true;
+  inputs.model.experts = 4;
+  inputs.model.experts_per_token = 1;
+  inputs.model.intermediate = 128;
+  inputs.model.shared_intermediate = kShared;
+  const auto kept = [&] {
+    const ModelSizes& model = inputs.model;
+    return T * (inputs.model.mlp_kept_width = 2 * model.shared_intermediate +
+                                              2 * model.experts_per_token * model.intermediate +
+                                              model.experts + 2 * m);
+  };
+  int64_t held = (4 * m * T + kept()) * 2;  // a, x1, dy that may be scaled, normed
+  const TileBytes wide = tile_bytes(inputs);
+  EXPECT_EQ(wide.output_forward, T * (2 * m + 3 * kShared) * 2);          // x1, normed; gate|up, act
+  EXPECT_EQ(wide.output_backward, held + T * (2 * m + 2 * kShared) * 2);  // d(x1), d(b); d(act), act
+
+  inputs.model.experts = kExperts;
+  inputs.model.experts_per_token = k;
+  inputs.model.intermediate = m;
+  inputs.model.shared_intermediate = 128;
+  constexpr int64_t kRouting = R * (8 + 4 + 3 * 8 + 4), kLogits = T * kExperts * 2;
+  held = (4 * m * T + kept()) * 2;
+  const TileBytes many = tile_bytes(inputs);
+  // x1, sum; rows, gate|up, act
+  EXPECT_EQ(many.output_forward, 2 * T * m * 2 + kRouting + kLogits + R * 4 * m * 2);
+  // d(sum), d(e), the inputs of router and experts; rows, dy of rows, d(act), act
+  EXPECT_EQ(many.output_backward, held + 4 * T * m * 2 + kRouting + R * 4 * m * 2);
+}
+
 // Of a DeltaNet two modules have one matrix A each.
 TEST(TileBytes, of_lora_are_those_of_a_delta_nets_modules) {
   ForecastInputs inputs = llama({.on_gpu = true, .cuda = true});

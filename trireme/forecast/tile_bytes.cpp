@@ -181,7 +181,7 @@ struct ExpertBytes {
   }
   int64_t backward(int64_t made) const {
     const int64_t base = made + routing + rows;
-    return std::max({base + rows + 2 * act + std::max(glu_backward, sums_of_act),
+    return std::max({made + probabilities, base + rows + 2 * act + std::max(glu_backward, sums_of_act),
                      base + rows + act + down_gradient, base + gate_up_gradient,
                      routing + rows + (made > 0 ? logits : 0) + summed + Tm});
   }
@@ -234,36 +234,33 @@ void add_expert_mlp(const ModelSizes& model, const TileSizes& s, TileBytes& byte
 void add_experts_beside_mlp(const ModelSizes& model, const TileSizes& s, TileBytes& bytes) {
   const ExpertBytes experts(model, s);
   const SharedBytes mlp(model, s);
-  const int64_t Tm = experts.Tm, made = experts.gate_up + experts.logits;
-  const int64_t kept = s.T * model.mlp_kept_width * s.t;
-  // Beside x1 and normed, which the caller holds in backward and is freed in forward.
-  const auto inner_forward = [&](int64_t mlp_made, int64_t experts_made, int64_t normed) {
-    return std::max({normed + mlp_made + mlp.forward_of_act, normed + mlp.act + Tm + s.inner(1),
-                     normed + 2 * Tm + s.blocks(2, s.m),
-                     normed + Tm + std::max(2 * Tm + experts_made, experts.forward(experts_made)),
-                     normed + Tm + s.T * s.m * kFloat_bytes + Tm, normed + 3 * Tm});
-  };
+  const int64_t Tm = experts.Tm;
   const auto forward = [&](int64_t mlp_made, int64_t experts_made) {
-    return std::max({s.T * s.q * s.o_copy + s.T * s.m * (s.convert + s.t) + Tm + s.inner(1),  // o, x, a
-                     Tm + std::max(Tm + mlp_made + mlp.forward_of_act, inner_forward(0, experts_made, 0))});
+    const int64_t o_x_a = s.T * s.q * s.o_copy + s.T * s.m * (s.convert + s.t) + Tm + s.inner(1);
+    // Beside x1: normed; b; norms; the sum with the inputs of router and experts, with these, with e in fp32 and
+    // rounded.
+    return std::max(o_x_a,
+                    Tm + std::max({Tm + mlp_made + mlp.forward_of_act, mlp.act + Tm + s.inner(1),
+                                   2 * Tm + std::max(Tm, s.blocks(2, s.m)), 3 * Tm + experts_made,
+                                   Tm + experts.forward(experts_made), 2 * Tm + s.T * s.m * kFloat_bytes}));
   };
-  bytes.output_forward = forward(mlp.gate_up, made);
+  bytes.output_forward = forward(mlp.gate_up, experts.gate_up + experts.logits);
   bytes.output_forward_kept = forward(0, 0);
 
+  // What is made again takes less than its backward.
   const auto backward = [&](int64_t x1, int64_t made_again) {
-    // o, dy; a or, where that is kept, x1; normed
+    // o, dy; a or, where that is kept, x1
     const int64_t scaled = s.convert == 0 ? Tm : 0;
     const int64_t before = s.T * s.q * s.o_copy + s.T * s.m * s.convert + x1 + Tm + scaled;
-    const int64_t held = before + Tm + made_again;
-    const int64_t again = made_again > 0 ? held + Tm + inner_forward(0, 0, 0) : 0;
+    const int64_t held = before + Tm + made_again;  // normed
     const int64_t sums = held + 3 * Tm + s.rms_backward(s.T);
     const int64_t of_experts = held + 4 * Tm + experts.backward(0);
     const int64_t of_router = held + 4 * Tm + experts.logits + s.rms_backward(s.T);
     const int64_t of_mlp =
         held + 2 * Tm + std::max({Tm + s.rms_backward(s.T), mlp.backward_of_act, mlp.gradient});
-    return std::max({again, sums, of_experts, of_router, of_mlp, before + Tm + after_mlp_backward(s, Tm)});
+    return std::max({sums, of_experts, of_router, of_mlp, before + Tm + after_mlp_backward(s, Tm)});
   };
-  bytes.output_backward = backward(Tm, kept);
+  bytes.output_backward = backward(Tm, s.T * model.mlp_kept_width * s.t);
   bytes.output_backward_kept = backward(0, 0);
 }
 
