@@ -47,7 +47,7 @@ class Cell:
         self.failures = [r["failed"] for r in mine if r["failed"]]
         speeds = [r["tokens_per_s"] for r in self.runs]
         self.speed, self.least, self.most = median(speeds), min(speeds, default=None), max(speeds, default=None)
-        self.gflops = median([r["model_gflops"] for r in self.runs])
+        self.gflops = median([r["model_gflops"] for r in self.runs if "model_gflops" in r])
         self.memory_mib = median([sum(r["peak_rss_mib"]) for r in self.runs])
         self.cpu_seconds = median([r["cpu_s_per_step"] for r in self.runs])
         self.others = max((r["load"]["other_cores"] + r["load"]["steal_cores"] for r in self.runs), default=None)
@@ -84,7 +84,9 @@ def table(rows, dtype, recompute, lengths, names):
             if not cell.runs:
                 lines.append(row_of([length, SYSTEMS[name].title, cell.failures[0]], COLUMNS))
                 continue
-            share = f"{100 * cell.gflops / matmul:.0f}%" if matmul else "-"
+            # The same work: a peer that did not count it has ours.
+            gflops = cell.gflops or (ours.gflops * cell.speed / ours.speed if ours and ours.gflops else None)
+            share = f"{100 * gflops / matmul:.0f}%" if matmul and gflops else "-"
             peer = not SYSTEMS[name].ours
             ratio = f"{ours.speed / cell.speed:.2f}x" if peer and ours and ours.speed else ""
             memory = f"{ours.memory_mib / cell.memory_mib:.2f}x" if peer and ours and ours.memory_mib else ""

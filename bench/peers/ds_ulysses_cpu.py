@@ -62,7 +62,7 @@ from deepspeed.utils import groups, safe_get_full_grad
 from deepspeed.utils import logger as ds_logger
 from transformers import AutoModelForCausalLM
 import torch.distributed.nn
-from peer_data import Load, flops_per_step, tokens, versions
+from peer_data import Load, flops_fields, flops_per_step, tokens, versions
 
 ds_logger.setLevel(logging.ERROR)
 # Its shared-memory reduction is for inference only; it would be compiled here, and each rank would leave 66 MiB of
@@ -217,13 +217,13 @@ if rank == 0:
     w = min(a.warmup, a.steps - 1)
     times = [max(b["times"][s] for b in box) for s in range(a.steps)]
     med = statistics.median(times[w:])
-    mm, at = flops_per_step(cfg, a.seq, a.batch)
+    work = flops_per_step(cfg, a.seq, a.batch)
     res = {"what": "ds_" + a.sequence, "model": a.model, "dtype": a.dtype, "attn": a.attn, "seq": a.seq, "batch": a.batch, "ranks": ws,
            "threads": a.threads, "zero": a.zero, "opt": a.opt, "pin": a.pin, "checkpointing": a.checkpointing,
            "step_s": [round(t, 4) for t in times], "median_step_s": round(med, 4),
            "data_fwd_bwd_opt_s": [round(statistics.median(x), 4) for x in zip(*parts[w:])],
-           "tokens_per_s": round(a.seq * a.batch / med, 1), "model_gflop_per_step": round((mm + at) / 1e9, 1),
-           "model_gflops": round((mm + at) / med / 1e9, 1), "losses": [round(x, 6) for x in losses],
+           "tokens_per_s": round(a.seq * a.batch / med, 1),
+           **flops_fields(work, med), "losses": [round(x, 6) for x in losses],
            "rss_before_mib": [round(b["rss0"]) for b in box], "peak_rss_mib": [round(b["rss"]) for b in box],
            "optimizer": type(engine.optimizer).__name__, "load": rep, "versions": versions()}
     print(json.dumps(res))

@@ -48,7 +48,7 @@ import torch
 
 torch.set_num_threads(a.threads)
 from transformers import AutoModelForCausalLM
-from peer_data import Load, flops_per_step, tokens, versions
+from peer_data import Load, flops_fields, flops_per_step, tokens, versions
 
 load_dtype = {"fp32": torch.float32, "autocast": torch.float32}.get(a.dtype, torch.bfloat16)
 if a.dump:
@@ -159,14 +159,14 @@ for s in range(a.steps):
     losses.append(l), times.append(dt), parts.append(p)
 w = min(a.warmup, a.steps - 1)
 med = statistics.median(times[w:])
-mm, at = flops_per_step(cfg, a.seq, a.batch)
-if a.adapter:  # frozen weights have no gradient; the adapter's own products are less than a hundredth of theirs
-    mm *= 4 / 6
+work = flops_per_step(cfg, a.seq, a.batch)
+if a.adapter and work:  # frozen weights have no gradient; the adapter's own products are less than a hundredth of theirs
+    work = (work[0] * 4 / 6, work[1])
 res = {"what": "hf_single", "model": a.model, "dtype": a.dtype, "attn": a.attn, "seq": a.seq, "batch": a.batch, "ranks": 1,
        "threads": a.threads, "checkpointing": a.checkpointing, "step_s": [round(t, 4) for t in times], "median_step_s": round(med, 4),
        "fwd_bwd_opt_s": [round(statistics.median(x), 4) for x in zip(*parts[w:])],
-       "tokens_per_s": round(a.seq * a.batch / med, 1), "model_gflop_per_step": round((mm + at) / 1e9, 1),
-       "model_gflops": round((mm + at) / med / 1e9, 1), "losses": [round(x, 6) for x in losses],
+       "tokens_per_s": round(a.seq * a.batch / med, 1),
+       **flops_fields(work, med), "losses": [round(x, 6) for x in losses],
        "rss_before_mib": round(rss0), "peak_rss_mib": [round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)],
        "load": load.report(), "versions": versions()}
 print(json.dumps(res))

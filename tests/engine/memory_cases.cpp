@@ -109,6 +109,17 @@ Json gemma4_experts_model() {
   return config;
 }
 
+Json gemma4_e2b_model() {
+  Json config = testing::tiny_gemma4_e2b_config(4, 2);
+  const Json full = config["layer_types"][0], sliding = config["layer_types"][1];
+  config["layer_types"] = {full, sliding, sliding, full};
+  config["num_kv_shared_layers"] = 2;
+  config["hidden_size_per_layer_input"] = 64;
+  config = of_four_layers(config, {{"intermediate_size", 320}, {"sliding_window", 200}});
+  config["vocab_size_per_layer_input"] = config["vocab_size"];
+  return config;
+}
+
 Json qwen3_5_model() {
   return of_four_layers(tiny_qwen3_5_config(4, 2), {{"intermediate_size", 640},
                                                     {"partial_rotary_factor", 0.25},
@@ -372,6 +383,27 @@ std::vector<MemoryCase> memory_cases() {
          o.logits_tile_tokens = 16;
        }},
       {"gemma 4 with experts, 1 rank, LoRA", gemma4_experts_model, 1, 1, 1, 1024,
+       lora([](EngineOptions& o) { o.logits_tile_tokens = 16; })},
+      {"gemma 4 E2B, 1 rank", gemma4_e2b_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
+      {"gemma 4 E2B, 1 rank, wide tiles before layers", gemma4_e2b_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) { o.tile_tokens = 32; }},
+      {"gemma 4 E2B, two packed samples over 2 ranks", gemma4_e2b_model, 2, 2, 2, 1024,
+       [](EngineOptions& o) { o.planned_batch.packed = true; }},
+      {"gemma 4 E2B, 2 ranks, all kept, ZeRO 3", gemma4_e2b_model, 2, 2, 2, 700,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::none;
+         o.zero = ZeroStage::parameters;
+         o.logits_tile_tokens = 16;
+       }},
+      {"gemma 4 E2B, 1 rank, layer inputs kept, bf16", gemma4_e2b_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::full;
+         o.precision = Precision::bf16;
+         o.bf16_matmul = Bf16Matmul::fp32;
+         o.logits_tile_tokens = 16;
+       }},
+      {"gemma 4 E2B, 2 ranks, LoRA", gemma4_e2b_model, 2, 2, 1, 1024,
        lora([](EngineOptions& o) { o.logits_tile_tokens = 16; })},
       {"qwen 3.5, 1 rank", qwen3_5_model, 1, 1, 1, 1024, [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
       {"qwen 3.5, two packed samples over 2 ranks", qwen3_5_model, 2, 2, 2, 1024,

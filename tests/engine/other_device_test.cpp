@@ -83,7 +83,8 @@ TEST_P(OtherModels, give_the_numbers_of_the_plain_run) {
 INSTANTIATE_TEST_SUITE_P(Kinds, OtherModels,
                          ::testing::Values(&testing::tiny_mixture_config, &testing::tiny_qwen3_5_config,
                                            &testing::tiny_qwen3_next_config,
-                                           &testing::tiny_gemma4_experts_config));
+                                           &testing::tiny_gemma4_experts_config,
+                                           &testing::tiny_gemma4_e2b_config));
 
 TEST_F(OnAnotherDevice, offload_is_bitwise_equal_to_none) {
   PolicyCase resident;

@@ -51,6 +51,15 @@ Json five_gemma4_layers(bool experts = false) {
   return config;
 }
 
+// Two of them take keys of others, and all are told of their tokens.
+Json five_gemma4_e2b_layers() {
+  Json config = testing::tiny_gemma4_e2b_config();
+  config["num_hidden_layers"] = kLayers;
+  config["num_kv_shared_layers"] = 2;
+  for (const char* type : {"sliding_attention", "full_attention"}) config["layer_types"].push_back(type);
+  return config;
+}
+
 // The first one has a DeltaNet.
 Json five_qwen3_5_layers() {
   Json config = testing::tiny_qwen3_5_config();
@@ -141,9 +150,10 @@ void expect_same_bits(const std::vector<PassRecord>& a, const std::vector<PassRe
 }
 
 TEST(Recompute, every_plan_gives_losses_and_gradients_of_keeping_everything_to_the_bit) {
-  for (const Json& model : {five_layers(), five_layers(/*tied=*/true), five_gemma3_layers(),
-                            five_gemma4_layers(), five_qwen3_5_layers(), five_mixture_layers(),
-                            five_qwen3_next_layers(), five_gemma4_layers(/*experts=*/true)}) {
+  for (const Json& model :
+       {five_layers(), five_layers(/*tied=*/true), five_gemma3_layers(), five_gemma4_layers(),
+        five_qwen3_5_layers(), five_mixture_layers(), five_qwen3_next_layers(),
+        five_gemma4_layers(/*experts=*/true), five_gemma4_e2b_layers()}) {
     testing::TemporaryFolder folder;
     testing::write_tiny_model(folder.path(), model);
     for (const int ranks : {1, 2}) {
@@ -159,15 +169,19 @@ TEST(Recompute, every_plan_gives_losses_and_gradients_of_keeping_everything_to_t
 }
 
 TEST(Recompute, plans_are_bitwise_equal_in_16_bits_whichever_dtype_multiplies) {
-  testing::TemporaryFolder folder, gemma3, mixture;
+  testing::TemporaryFolder folder, gemma3, mixture, e2b;
   testing::write_tiny_model(folder.path(), five_layers());
   testing::write_tiny_model(gemma3.path(), five_gemma3_layers());
   testing::write_tiny_model(mixture.path(), five_mixture_layers());
+  testing::write_tiny_model(e2b.path(), five_gemma4_e2b_layers());
   using Dtypes = std::pair<at::ScalarType, at::ScalarType>;
   for (const auto& [storage, compute] : {Dtypes{at::kBFloat16, at::kBFloat16},
                                          Dtypes{at::kBFloat16, at::kFloat}, Dtypes{at::kHalf, at::kFloat}})
-    for (const auto& [model, ranks] :
-         {std::pair{folder.path(), 1}, {folder.path(), 2}, {gemma3.path(), 1}, {mixture.path(), 1}}) {
+    for (const auto& [model, ranks] : {std::pair{folder.path(), 1},
+                                       {folder.path(), 2},
+                                       {gemma3.path(), 1},
+                                       {mixture.path(), 1},
+                                       {e2b.path(), 1}}) {
       const WatchedRun run{.ranks = ranks, .storage = storage, .compute = compute};
       const auto none = testing::run_pass(model, run, plan_of(Recompute::none));
       for (const RecomputePlan& plan :

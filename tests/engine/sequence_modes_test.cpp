@@ -147,6 +147,13 @@ TEST(SequenceModes, layers_with_other_heads_hold_in_every_mode) {
   expect_modes_equal_one_rank(folder.path(), {2, 61, packs()}, "gemma 4, packed");
 }
 
+TEST(SequenceModes, keys_of_earlier_layers_and_layer_inputs_hold_in_every_mode) {
+  TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), testing::tiny_gemma4_e2b_config(6, 3));
+  expect_modes_equal_one_rank(folder.path(), {}, "gemma 4 E2B");
+  expect_modes_equal_one_rank(folder.path(), {2, 61, packs()}, "gemma 4 E2B, packed");
+}
+
 // Four value heads read two key heads: two ranks have a key head each, more share them, and of more than four
 // some have no head.
 TEST(SequenceModes, delta_nets_hold_in_every_mode) {

@@ -71,6 +71,18 @@ Json tiny_gemma4_experts_config(int64_t query_heads, int64_t key_value_heads) {
   return config;
 }
 
+Json tiny_gemma4_e2b_config(int64_t query_heads, int64_t key_value_heads) {
+  Json config = tiny_gemma4_config(query_heads, key_value_heads);
+  config.update({{"num_hidden_layers", 3},
+                 {"num_kv_shared_layers", 1},
+                 {"use_double_wide_mlp", true},
+                 {"hidden_size_per_layer_input", 16},
+                 {"vocab_size_per_layer_input", config["vocab_size"]}});
+  const Json types = config["layer_types"];
+  config["layer_types"] = {types[1], types[0], types[1]};
+  return config;
+}
+
 Json tiny_qwen3_5_config(int64_t query_heads, int64_t key_value_heads) {
   Json config = tiny_llama_config(query_heads, key_value_heads);
   config.update({{"model_type", "qwen3_5_text"},

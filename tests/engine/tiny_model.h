@@ -27,6 +27,10 @@ Json tiny_gemma4_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
 // With 4 experts, of which a token has 2, beside its MLP.
 Json tiny_gemma4_experts_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
 
+// Three layers, of which the second slides, and the last has a wider MLP and takes keys and values of the first;
+// each is told 16 values of its token.
+Json tiny_gemma4_e2b_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
+
 // Every second layer has attention, gated and with half of each head turned; the others have a DeltaNet of
 // one key head for two value heads.
 Json tiny_qwen3_5_config(int64_t query_heads = 4, int64_t key_value_heads = 2);

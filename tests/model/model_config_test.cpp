@@ -413,13 +413,51 @@ TEST(ModelConfig, of_gemma_4_layers_with_full_attention_have_other_heads) {
         << other;
 }
 
+// Gemma 4 E2B: 4.6 billion parameters, of which 2.3 lie in the table of layers' inputs.
+TEST(ModelConfig, of_gemma_4_the_last_layers_take_keys_of_earlier_ones_and_each_is_told_of_its_token) {
+  Json json = parse_json(
+      R"({"model_type":"gemma4_text","hidden_size":1536,"intermediate_size":6144,"num_hidden_layers":35,)"
+      R"("num_attention_heads":8,"num_key_value_heads":1,"num_kv_shared_layers":20,"use_double_wide_mlp":true})",
+      "a test");
+  for (int layer = 0; layer < 35; ++layer)
+    json["layer_types"].push_back(layer % 5 == 4 ? "full_attention" : "sliding_attention");
+  const ModelConfig config = parse_model_config(json, "a test");
+  EXPECT_EQ(config.layer_input_width, 256) << "where it is silent";
+  EXPECT_EQ(config.heads_of(14), (AttentionHeads{8, 1, 512}));
+  EXPECT_EQ(config.heads_of(34),
+            (AttentionHeads{.query = 8, .key_value = 1, .width = 512, .share_keys = true}));
+  for (int64_t layer = 0; layer < 35; ++layer) {
+    EXPECT_EQ(config.layer_of_keys(layer), layer < 15 ? layer : layer % 5 == 4 ? 14 : 13) << layer;
+    EXPECT_EQ(config.gives_keys(layer), layer == 13 || layer == 14) << layer;
+    EXPECT_EQ(config.intermediate_size_of(layer), layer < 15 ? 6144 : 12288) << layer;
+  }
+  const int64_t m = 1536, p = 256, mlps = (15 + 2 * 20) * 3 * m * 6144, gate = 2 * p * m,
+                sliding = m * (2 * 2048 + 2 * 256) + 2 * 256, full = m * (2 * 4096 + 2 * 512) + 2 * 512,
+                sliding_alone = m * 2 * 2048 + 256, full_alone = m * 2 * 4096 + 512, norms = 5 * m,
+                table = 262144 * 35 * p, projection = 35 * p * m;
+  const int64_t layers =
+      mlps + 35 * (gate + norms + 1) + 12 * sliding + 3 * full + 16 * sliding_alone + 4 * full_alone;
+  const ModelLayout layout = make_model_layout(config);
+  EXPECT_EQ(layout.parameter_count(), layers + 262144 * m + m + table + projection + p);
+  const int64_t vectors = 35 * (norms + 1) + 12 * 512 + 3 * 1024 + 16 * 256 + 4 * 512;
+  EXPECT_EQ(layout.matmul_parameter_count(), layers - vectors + 262144 * m + projection)
+      << "rows of the table are looked up";
+  json["use_double_wide_mlp"] = false;
+  EXPECT_EQ(parse_model_config(json, "a test").intermediate_size_of(34), 6144);
+}
+
 TEST(ModelConfig, of_gemma_4_what_is_not_built_is_refused_with_where_it_trains) {
   const auto gemma4 = [](const std::string& keys) {
     return refusal(small("gemma4_text", R"("hidden_size_per_layer_input":0,)" + keys));
   };
-  EXPECT_THAT(refusal(small("gemma4_text")), HasSubstr("hidden_size_per_layer_input"))
-      << "256 where it is silent";
-  EXPECT_THAT(gemma4(R"("num_kv_shared_layers":2)"), HasSubstr("trireme.parallelize takes it"));
+  EXPECT_THAT(gemma4(R"("num_kv_shared_layers":4)"), HasSubstr("expected 0 to 3"));
+  EXPECT_THAT(gemma4(R"("num_kv_shared_layers":1)"), HasSubstr("layer 3 has full attention, and no layer"));
+  EXPECT_THAT(
+      gemma4(
+          R"("num_kv_shared_layers":2,"layer_types":["full_attention","full_attention","sliding_attention","full_attention"])"),
+      HasSubstr("layer 2 slides, and no layer"));
+  EXPECT_THAT(refusal(small("gemma4_text", R"("vocab_size":300,"vocab_size_per_layer_input":299)")),
+              HasSubstr("vocab_size_per_layer_input"));
   EXPECT_THAT(gemma4(R"("use_bidirectional_attention":"all")"), HasSubstr("use_bidirectional_attention"));
   EXPECT_EQ(gemma4(R"("use_bidirectional_attention":"vision")"), "no error");
   EXPECT_THAT(gemma4(R"("final_logit_softcapping":0)"), HasSubstr("final_logit_softcapping"));

@@ -67,7 +67,7 @@ TEST(ModelLayout, parts_are_aligned_do_not_overlap_and_fill_the_unit) {
       int64_t end = 0;
       for (const ParameterSpec& spec : unit.parameters) {
         bool inside_group = false;
-        for (const char* part : {"k_proj", "v_proj", "up_proj", "self.key", "self.value"})
+        for (const char* part : {"k_proj", "v_proj", ".up_proj", "self.key", "self.value"})
           inside_group = inside_group || spec.name.find(part) != std::string::npos;
         if (inside_group) {
           EXPECT_EQ(spec.offset, end) << spec.name;

@@ -45,8 +45,7 @@ def model(model_type, heads, key_value_heads, head_dim=None, hidden=32, **more):
 
 
 def gemma(model_type, key_value_heads, **more):
-    return model(model_type, 4, key_value_heads, head_dim=12,
-                 **{"hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True, **more})
+    return model(model_type, 4, key_value_heads, **{"head_dim": 12, "hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True, **more})
 
 
 def gemma3(**more):
@@ -202,6 +201,16 @@ CASES = {
     # Projections that lie in the order of key heads; three value heads each.
     "qwen3_next": (qwen3_5("qwen3_next", linear_num_value_heads=6, rope_theta=10000.0, partial_rotary_factor=0.5, norm_topk_prob=False,
                            **{**SHARED, "num_experts": 3}), 1, 130),
+    # As E2B: layers are told of their tokens, and the last two take keys of those before, with MLPs twice as wide.
+    "gemma4_inputs": (gemma4(num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2, num_kv_shared_layers=2,
+                             use_double_wide_mlp=True, hidden_size_per_layer_input=10, vocab_size_per_layer_input=44, vocab_size=40,
+                             intermediate_size=10, hidden_size=24, head_dim=8, global_head_dim=16, final_logit_softcapping=3.0, rope_parameters=by_type(QUARTER)), 2, 61),
+    # The same beside experts; keys that are values, of the first layer for the last.
+    "gemma4_inputs_experts": (gemma4(num_hidden_layers=3, layer_types=["full_attention", "sliding_attention", "full_attention"],
+                                     num_kv_shared_layers=1, hidden_size_per_layer_input=8, vocab_size_per_layer_input=40, vocab_size=40, hidden_size=24,
+                                     attention_k_eq_v=True, num_global_key_value_heads=1, enable_moe_block=True, num_experts=3,
+                                     top_k_experts=2, moe_intermediate_size=8, intermediate_size=12, head_dim=8, global_head_dim=16,
+                                     rope_parameters=by_type(QUARTER)), 2, 61),
 }
 
 
@@ -225,6 +234,7 @@ PACKED = {
     "ministral3": ("40,1,5", None),
     "gemma4": ("40,1,5", None),
     "gemma4_experts": ("40,1,5", None),
+    "gemma4_inputs": ("40,1,5", None),
     "qwen3_5": ("40,1,5", None),
     "qwen3_5_yarn": ("70,1,2,64", None),
     "qwen3_5_moe": ("40,1,5", None),
@@ -252,6 +262,7 @@ ADAPTERS = {
     "qwen2_moe": (dict(r=2, lora_alpha=3, target_modules="all-linear"), None),
     "qwen3_5_moe": (dict(r=2, lora_alpha=3, target_modules=["gate_proj", "up_proj", "down_proj", "shared_expert_gate", "out_proj"]), None),
     "qwen3_next": (dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "in_proj_qkvz", "in_proj_ba", "out_proj", "shared_expert_gate"]), None),
+    "gemma4_inputs": (dict(r=2, lora_alpha=3, target_modules=[*ALL, "per_layer_input_gate", "per_layer_projection"]), None),
 }
 
 

@@ -145,6 +145,19 @@ Json gemma4_with(const std::string& changes) {
   return config;
 }
 
+// The last layers take keys of earlier ones, and each is told of its token by a table of its own.
+Json gemma4_e2b_with(const std::string& changes) {
+  Json config = gemma4_with(R"({"hidden_size": 1536, "intermediate_size": 6144, "num_hidden_layers": 35,
+      "num_attention_heads": 8, "num_key_value_heads": 1, "num_global_key_value_heads": null,
+      "attention_k_eq_v": false, "num_kv_shared_layers": 20, "use_double_wide_mlp": true,
+      "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144,
+      "max_position_embeddings": 131072, "sliding_window": 512})");
+  for (int layer = 0; layer < 35; ++layer)
+    config["layer_types"].push_back(layer % 5 == 4 ? "full_attention" : "sliding_attention");
+  config.update(parse_json(changes, "a preset"));
+  return config;
+}
+
 // Three layers of four have a DeltaNet in place of attention.
 constexpr const char* kQwen3_5_9b = R"({
   "model_type": "qwen3_5_text", "architectures": ["Qwen3_5ForCausalLM"], "hidden_act": "silu",
@@ -278,6 +291,15 @@ const std::vector<ModelPreset>& model_presets() {
                        "sliding_window": 256, "layer_types": ["sliding_attention", "full_attention"],
                        "bos_token_id": null, "eos_token_id": 256, "pad_token_id": null})"),
        true},
+      {"tiny-gemma4-e2b",
+       "a gemma 4 of four layers, two of which take keys of the others; each is told of its token",
+       gemma4_e2b_with(R"({"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
+                           "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 32,
+                           "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 16, "vocab_size": 320,
+                           "vocab_size_per_layer_input": 320, "max_position_embeddings": 1048576, "sliding_window": 256,
+                           "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+                           "bos_token_id": null, "eos_token_id": 256, "pad_token_id": null})"),
+       true},
       {"tiny-qwen3.5", "a qwen 3.5 of the same width: one layer has a DeltaNet, the other gated attention",
        qwen3_5_with(R"({"hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2,
                         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
@@ -325,6 +347,13 @@ const std::vector<ModelPreset>& model_presets() {
       {"gemma3-4b", "the sizes of Gemma 3 4B's text model", gemma3_text_of_images(kGemma3_4b), false},
       {"gemma3-12b", "the sizes of Gemma 3 12B's text model", gemma3_text_of_images(kGemma3_12b), false},
       {"gemma3-27b", "the sizes of Gemma 3 27B's text model", gemma3_text_of_images(kGemma3_27b), false},
+      {"gemma4-e2b", "the sizes of Gemma 4 E2B's text model: 20 of 35 layers take keys of others",
+       gemma4_e2b_with("{}"), false},
+      {"gemma4-e4b", "the sizes of Gemma 4 E4B's text model: 18 of 42 layers take keys of others",
+       gemma4_e2b_with(R"({"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 42,
+                           "num_key_value_heads": 2, "num_kv_shared_layers": 18, "use_double_wide_mlp": false,
+                           "layer_types": null})"),
+       false},
       {"gemma4-26b-a4b", "the sizes of Gemma 4 26B-A4B's text model: 128 experts beside an MLP",
        gemma4_with(R"({"hidden_size": 2816, "intermediate_size": 2112, "num_hidden_layers": 30,
                        "num_attention_heads": 16, "num_key_value_heads": 8, "num_global_key_value_heads": 2,

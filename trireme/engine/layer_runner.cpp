@@ -4,6 +4,7 @@
 
 #include "trireme/device/memory_account.h"
 #include "trireme/device/tensor_memory.h"
+#include "trireme/kernels/token_ops.h"
 #include "trireme/kernels/token_tiles.h"
 
 namespace trireme {
@@ -18,6 +19,10 @@ void keep_if_asked(const SavedSlots& keep, SavedSlot slot, const at::Tensor& ten
 // [B, s, H, D] -> [B * s, H D]
 at::Tensor by_tokens(const at::Tensor& o_BsHD) {
   return o_BsHD.view({o_BsHD.size(0) * o_BsHD.size(1), o_BsHD.size(2) * o_BsHD.size(3)});
+}
+
+at::Tensor keys_and_values(const AttentionHeads& heads, const at::Tensor& qkv_RND) {
+  return qkv_RND.narrow(1, heads.query, 2 * heads.key_value);
 }
 
 at::Tensor undefined_or_rows(const at::Tensor& whole, int64_t begin, int64_t count) {
@@ -35,11 +40,19 @@ void LayerRunner::in_tiles(int64_t tokens, const Body& body) const {
 LayerRunner::Call LayerRunner::call_of(int64_t layer, const UnitWeights& weights,
                                        const SequenceContext& context) const {
   const auto index = static_cast<size_t>(layer);
-  return {{weights, context.rotary.at(index), config_.heads_of(layer),
-           config_.has_delta_net(layer) ? &*config_.delta_net : nullptr},
-          context,
-          *context.masks.at(index),
-          config_.has_full_heads(layer) ? *mixing_.full_attention : mixing_.attention};
+  Call call{{weights, context.rotary.at(index), config_.heads_of(layer),
+             config_.has_delta_net(layer) ? &*config_.delta_net : nullptr, config_.mlp_kept_width_of(layer)},
+            context,
+            *context.masks.at(index),
+            config_.has_full_heads(layer) ? *mixing_.full_attention : mixing_.attention};
+  if (config_.layer_input_width > 0) call.tensors.input_RP = context.across->inputs_LRP.select(0, layer);
+  if (config_.shares_keys(layer)) {
+    call.keys = &context.across->keys.at(config_.layer_of_keys(layer));
+    call.tensors.shared_kv_RKD = call.keys->kv_RKD;
+  } else if (config_.gives_keys(layer)) {
+    call.keys = &context.across->keys[layer];
+  }
+  return call;
 }
 
 Projection LayerRunner::project(const Call& call, const at::Tensor& x) {
@@ -54,6 +67,10 @@ Projection LayerRunner::project(const Call& call, const at::Tensor& x) {
     layer_->before_attention_forward(layer, x.narrow(0, begin, count), begin, qkv.narrow(0, begin, count),
                                      undefined_or_rows(gate, begin, count));
   });
+  if (call.keys != nullptr && !call.keys->kv_RKD.defined()) {
+    call.keys->kv_RKD = keys_and_values(layer.heads, qkv).clone(at::MemoryFormat::Contiguous);
+    count_as(call.keys->kv_RKD, MemoryCategory::activations);
+  }
   return {qkv.view({call.context.batch, call.context.shard_tokens, N, D}), gate};
 }
 
@@ -74,6 +91,23 @@ at::Tensor LayerRunner::mix_backward(const Call& call, UnitGradients& gradients,
     return call.attention.backward(std::move(do_BsHD), std::move(qkv), std::move(output), call.mask);
   output = {};
   return mixing_.delta_net->backward(std::move(do_BsHD), std::move(qkv), delta_call(call), gradients);
+}
+
+void LayerRunner::pass_on_key_gradients(const Call& call, int64_t layer, const at::Tensor& dqkv_RND) {
+  if (call.keys == nullptr) return;
+  const at::Tensor dkv = keys_and_values(call.tensors.heads, dqkv_RND);
+  at::Tensor& sum = call.keys->dkv_RKD;
+  if (call.tensors.heads.share_keys) {
+    if (sum.defined()) {
+      sum.add_(dkv);
+      return;
+    }
+    sum = dkv.to(compute_dtype(dkv), /*non_blocking=*/false, /*copy=*/true).contiguous();
+    count_as(sum, MemoryCategory::activations);
+    return;
+  }
+  if (sum.defined()) dkv.add_(sum);
+  call.context.across->keys.erase(layer);
 }
 
 at::Tensor LayerRunner::forward(int64_t layer, const UnitWeights& weights, const SequenceContext& context,
@@ -120,11 +154,11 @@ at::Tensor LayerRunner::forward_keeping(SavedSlots keep, int64_t layer, const Un
   at::Tensor y = at::empty_like(x);
   const auto tile_options = x.options().dtype(weights.dtype());
   if (keep[kX1]) saved[kX1] = at::empty(x.sizes(), tile_options);
-  if (keep[kGateUp]) saved[kGateUp] = at::empty({tokens, config_.mlp_kept_width}, tile_options);
+  if (keep[kGateUp]) saved[kGateUp] = at::empty({tokens, tensors.mlp_kept_width}, tile_options);
   in_tiles(tokens, [&](int64_t begin, int64_t count) {
     KeptAfterAttention kept{undefined_or_rows(saved[kX1], begin, count),
                             undefined_or_rows(saved[kGateUp], begin, count)};
-    layer_->after_attention_forward(tensors, x.narrow(0, begin, count), o.narrow(0, begin, count),
+    layer_->after_attention_forward(tensors, x.narrow(0, begin, count), begin, o.narrow(0, begin, count),
                                     undefined_or_rows(gate, begin, count), y.narrow(0, begin, count),
                                     kept.x1.defined() ? &kept : nullptr);
   });
@@ -154,13 +188,14 @@ at::Tensor LayerRunner::backward(int64_t layer, const UnitWeights& weights, Unit
     KeptAfterAttention kept{undefined_or_rows(x1, begin, count), undefined_or_rows(gate_up, begin, count)};
     const at::Tensor rows = dy.narrow(0, begin, count);
     layer_->after_attention_backward(
-        tensors, gradients, x.narrow(0, begin, count), by_tokens(output.o_BsHD).narrow(0, begin, count),
-        undefined_or_rows(gate, begin, count), rows, x1.defined() ? &kept : nullptr, rows,
-        by_tokens(do_BsHD).narrow(0, begin, count));
+        tensors, gradients, x.narrow(0, begin, count), begin,
+        by_tokens(output.o_BsHD).narrow(0, begin, count), undefined_or_rows(gate, begin, count), rows,
+        x1.defined() ? &kept : nullptr, rows, by_tokens(do_BsHD).narrow(0, begin, count));
   });
   x1 = gate_up = at::Tensor();
   const at::Tensor dqkv =
       mix_backward(call, gradients, std::move(do_BsHD), std::move(qkv), std::move(output)).flatten(0, 1);
+  pass_on_key_gradients(call, layer, dqkv);
   in_tiles(tokens, [&](int64_t begin, int64_t count) {
     layer_->before_attention_backward(tensors, gradients, x.narrow(0, begin, count), begin,
                                       dqkv.narrow(0, begin, count), undefined_or_rows(gate, begin, count),

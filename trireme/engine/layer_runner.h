@@ -23,6 +23,7 @@
 #include <ATen/ATen.h>
 
 #include "trireme/attention/ulysses.h"
+#include "trireme/engine/across_layers.h"
 #include "trireme/engine/sharded_delta_net.h"
 #include "trireme/forecast/recompute_plan.h"
 #include "trireme/memory/activation_store.h"
@@ -40,7 +41,8 @@ struct SequenceContext {
   at::Tensor positions;             // [B * s] int64: each token's position in its document
   std::vector<RotaryTable> rotary;  // of this rank's positions, of each layer; layers share them as masks
   SampleLayout layout;
-  at::Tensor document_begins_BS;  // kernels/document_begins.h, of models with a DeltaNet; or undefined
+  at::Tensor document_begins_BS;   // kernels/document_begins.h, of models with a DeltaNet; or undefined
+  AcrossLayers* across = nullptr;  // written by layers that give keys, and in backward
 };
 
 // Of a layer, by tokens.
@@ -90,7 +92,8 @@ class LayerRunner {
     LayerTensors tensors;
     const SequenceContext& context;
     const SequenceMask& mask;
-    ShardedAttention& attention;  // where there is no DeltaNet
+    ShardedAttention& attention;         // where there is no DeltaNet
+    AcrossLayers::Keys* keys = nullptr;  // that this layer gives to later ones, or takes
   };
   Call call_of(int64_t layer, const UnitWeights& weights, const SequenceContext& context) const;
   ShardedDeltaNet::Call delta_call(const Call& call) const {
@@ -102,6 +105,8 @@ class LayerRunner {
   ShardedOutput mix(const Call& call, at::Tensor qkv);
   at::Tensor mix_backward(const Call& call, UnitGradients& gradients, at::Tensor do_BsHD, at::Tensor qkv,
                           ShardedOutput output);
+  // Of a layer that gives or takes keys, d(k, v) by tokens: to it, or on to the layer that gave them.
+  void pass_on_key_gradients(const Call& call, int64_t layer, const at::Tensor& dqkv_RND);
   // Attention of forward: o [B, s, H, D], and its gate; fills the slots `keep`.
   at::Tensor attend(SavedSlots keep, const Call& call, const at::Tensor& x, Saved& saved, at::Tensor& gate);
   // Calls body(begin, count) for each tile of tokens.

@@ -23,6 +23,13 @@ int64_t causal_tokens_of(const ModelConfig& config) {
   return tokens;
 }
 
+std::vector<int64_t> layers_of_keys(const ModelConfig& config) {
+  std::vector<int64_t> layers;
+  for (int64_t layer = 0; config.key_sharing_layers > 0 && layer < config.num_hidden_layers; ++layer)
+    layers.push_back(config.layer_of_keys(layer));
+  return layers;
+}
+
 int64_t turning_width_of(const ModelConfig& config) {
   const int64_t width = turning_width(config.rope, config.head_dim);
   return width < config.head_dim ? width : 0;
@@ -47,6 +54,10 @@ ModelSizes model_sizes(const ModelConfig& config, const ModelLayout& layout) {
                    .full_heads = config.full_heads,
                    .delta_net = config.delta_net,
                    .delta_layers = config.delta_layers,
+                   .layers_of_keys = layers_of_keys(config),
+                   .sharing_intermediate = config.sharing_intermediate_size,
+                   .sharing_mlp_kept_width = config.sharing_mlp_kept_width,
+                   .layer_input_width = config.layer_input_width,
                    .vocab = config.vocab_size,
                    .qk_norm = config.qk_norm,
                    .v_norm = config.v_norm,

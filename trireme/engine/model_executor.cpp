@@ -24,6 +24,13 @@ int64_t longest_document_tokens(const TokenBatch& batch) {
   return longest;
 }
 
+EndUnits end_units(const ModelLayout& layout) {
+  return {.tied = layout.tied,
+          .embedding_read_backward = layout.embedding_read_backward,
+          .layer_inputs = layout.layer_inputs,
+          .trained = !layout.adapted()};
+}
+
 }  // namespace
 
 ModelExecutor::ModelExecutor(const ModelConfig& config, const ModelLayout& layout, const Mesh& mesh,
@@ -32,6 +39,7 @@ ModelExecutor::ModelExecutor(const ModelConfig& config, const ModelLayout& layou
     : config_(config),
       layout_(layout),
       embedding_(config.family->embedding(config)),
+      layer_inputs_(layout.layer_inputs ? config.family->layer_inputs(config) : nullptr),
       head_(config.family->head(config)),
       mesh_(mesh),
       activity_(mesh.all->activity()),
@@ -87,8 +95,9 @@ std::vector<std::shared_ptr<const SequenceMask>> ModelExecutor::masks_of(const T
   return masks;
 }
 
-SequenceContext ModelExecutor::context_of(const TokenBatch& batch) const {
+SequenceContext ModelExecutor::context_of(const TokenBatch& batch, AcrossLayers& across) const {
   SequenceContext context;
+  context.across = &across;
   context.batch = batch.tokens.size(0);
   context.shard_tokens = batch.tokens.size(1);
   context.masks = masks_of(batch);
@@ -178,29 +187,50 @@ UnitWeights ModelExecutor::bind_head(const at::Tensor& head_flat, const at::Tens
   return weights;
 }
 
-at::Tensor ModelExecutor::embed(const EmbeddedTokens& embedded, UnitOrder& order) {
+at::Tensor ModelExecutor::embed(const EmbeddedTokens& embedded, UnitOrder& order, AcrossLayers& across) {
   const int unit = layout_.embedding_unit();
-  const UnitWeights weights = bind(unit, order.gather(unit));
   const MemoryScope scope(MemoryCategory::activations);
   const int64_t tokens = embedded.tokens.size(0);
-  at::Tensor x = at::empty({tokens, config_.hidden_size}, weights[kWords].options().dtype(settings_.storage));
+  at::Tensor x;
   {
+    const UnitWeights weights = bind(unit, order.gather(unit));
+    x = at::empty({tokens, config_.hidden_size}, weights[kWords].options().dtype(settings_.storage));
     const MemoryScope tiles(MemoryCategory::tiles);
     for_tiles(tokens, settings_.logits_tile_tokens, [&](int64_t begin, int64_t count) {
       embedding_->forward(weights, embedded.rows(begin, count), x.narrow(0, begin, count));
     });
   }
   order.release(unit);
+  if (layer_inputs_) make_layer_inputs(embedded, x, order, across);
   return x;
+}
+
+void ModelExecutor::make_layer_inputs(const EmbeddedTokens& embedded, const at::Tensor& x, UnitOrder& order,
+                                      AcrossLayers& across) {
+  const int unit = layout_.layer_inputs_unit();
+  const int64_t tokens = x.size(0);
+  across.x_RM = x;
+  across.inputs_LRP =
+      at::empty({config_.num_hidden_layers, tokens, config_.layer_input_width}, x.options());
+  const UnitWeights weights = bind(unit, order.gather(unit));
+  {
+    const MemoryScope tiles(MemoryCategory::tiles);
+    for_tiles(tokens, settings_.logits_tile_tokens, [&](int64_t begin, int64_t count) {
+      layer_inputs_->forward(weights, embedded.tokens.narrow(0, begin, count), x.narrow(0, begin, count),
+                             across.inputs_LRP.narrow(1, begin, count));
+    });
+  }
+  order.release(unit);
 }
 
 at::Tensor ModelExecutor::forward(
     const TokenBatch& batch,
     const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits) {
   check(batch);
-  const SequenceContext context = context_of(batch);
-  UnitOrder order(parameters_, forward_order(config_.num_hidden_layers, layout_.tied));
-  at::Tensor x = embed({batch.tokens.to(settings_.device).flatten(), context.positions}, order);
+  AcrossLayers across;
+  const SequenceContext context = context_of(batch, across);
+  UnitOrder order(parameters_, forward_order(config_.num_hidden_layers, end_units(layout_)));
+  at::Tensor x = embed({batch.tokens.to(settings_.device).flatten(), context.positions}, order, across);
   for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
     activity_.set_layer(layer, PassDirection::forward);
     const int unit = layout_.layer_unit(layer);
@@ -221,6 +251,25 @@ at::Tensor ModelExecutor::forward(
   order.release(head);
   if (layout_.tied) order.release(embedding);
   return loss.view(batch.tokens.sizes());
+}
+
+void ModelExecutor::add_layer_inputs_gradient(GradientStore& gradients, const EmbeddedTokens& embedded,
+                                              const AcrossLayers& across, const at::Tensor& dx,
+                                              UnitOrder& order) {
+  const int unit = layout_.layer_inputs_unit();
+  {
+    const UnitWeights weights = bind(unit, order.gather(unit));
+    UnitGradients sums = open(unit, gradients);
+    const MemoryScope scope(MemoryCategory::tiles);
+    for_tiles(dx.size(0), settings_.logits_tile_tokens, [&](int64_t begin, int64_t count) {
+      const auto rows = [&](const at::Tensor& whole) { return whole.narrow(0, begin, count); };
+      layer_inputs_->backward(weights, sums, rows(embedded.tokens), rows(across.x_RM),
+                              across.inputs_LRP.narrow(1, begin, count), rows(dx));
+    });
+    sums.finish();
+    order.release(unit);
+  }
+  close(unit, gradients);
 }
 
 void ModelExecutor::add_embedding_gradient(GradientStore& gradients, const EmbeddedTokens& embedded,
@@ -298,13 +347,14 @@ at::Tensor ModelExecutor::group_backward(int64_t begin, int64_t end, const Seque
 at::Tensor ModelExecutor::forward_backward(const TokenBatch& batch, double scale, GradientStore& gradients,
                                            ActivationStore& activations) {
   check(batch);
-  const SequenceContext context = context_of(batch);
+  AcrossLayers across;
+  const SequenceContext context = context_of(batch, across);
   const RecomputePlan& plan = layers_.plan();
-  UnitOrder order(parameters_, training_order(plan, layout_.tied, layout_.embedding_read_backward));
+  UnitOrder order(parameters_, training_order(plan, end_units(layout_)));
   // Both now: a copy from pageable memory waits for the work that was given before it.
   const EmbeddedTokens embedded{batch.tokens.to(settings_.device).flatten(), context.positions};
   const at::Tensor targets = batch.targets.to(settings_.device).flatten().contiguous();
-  at::Tensor x = embed(embedded, order);
+  at::Tensor x = embed(embedded, order, across);
   for (int64_t layer = 0; layer < plan.layers; ++layer) {
     activity_.set_layer(layer, PassDirection::forward);
     const int unit = layout_.layer_unit(layer);
@@ -327,7 +377,10 @@ at::Tensor ModelExecutor::forward_backward(const TokenBatch& batch, double scale
   activity_.leave_layers();
   // A tied matrix is open since the head; it closes here, after its second use.
   const int embedding = layout_.embedding_unit();
-  if (!layout_.adapted()) add_embedding_gradient(gradients, embedded, dx, order);
+  if (!layout_.adapted()) {
+    if (layer_inputs_) add_layer_inputs_gradient(gradients, embedded, across, dx, order);
+    add_embedding_gradient(gradients, embedded, dx, order);
+  }
   close(embedding, gradients);
   return loss.sum(at::kDouble);
 }

@@ -2,11 +2,12 @@
 // activations (and the optimizer, in engine.cpp). It knows no policy: a policy is a choice of store, or of
 // slots that layers keep (recompute_plan.h).
 //
-//   forward    x = embedding[tokens];  for each layer: gather, x = layer(x), activations.put
+//   forward    x = embedding[tokens];  (what layers are told beside x);  for each layer: gather, x = layer(x),
+//              activations.put
 //   head       loss, d(x) and the head's gradient, in tiles
 //   backward   for each group of layers from the last: activations.take of its layers; forward again of all
 //              but its last; for each of its layers from the last: gather, dx = layer'(dy), gradients.close
-//   embedding  rows of d(x) added to the rows of its gradient, in tiles
+//   embedding  (layers' inputs: d(x) += ...);  rows of d(x) added to the rows of its gradient, in tiles
 //
 // A unit is released before its gradient is closed; while one computes, the store may gather the next.
 #pragma once
@@ -20,6 +21,7 @@
 #include "trireme/engine/unit_order.h"
 #include "trireme/model/embedding.h"
 #include "trireme/model/head.h"
+#include "trireme/model/layer_inputs.h"
 #include "trireme/model/model_layout.h"
 #include "trireme/shard/gradient_store.h"
 #include "trireme/shard/parameter_store.h"
@@ -58,18 +60,24 @@ class ModelExecutor {
   void check(const TokenBatch& batch) const;
 
  private:
-  SequenceContext context_of(const TokenBatch& batch) const;
+  SequenceContext context_of(const TokenBatch& batch, AcrossLayers& across) const;
   std::vector<RotaryTable> rotary_of(const TokenBatch& batch, const at::Tensor& positions) const;
   RotaryTable rotary_table(const RopeConfig& rope, int64_t head_dim, const TokenBatch& batch,
                            const at::Tensor& positions) const;
   std::vector<std::shared_ptr<const SequenceMask>> masks_of(const TokenBatch& batch) const;
-  at::Tensor embed(const EmbeddedTokens& embedded, UnitOrder& order);
+  // x; and of models that have them what layers are told beside it.
+  at::Tensor embed(const EmbeddedTokens& embedded, UnitOrder& order, AcrossLayers& across);
+  void make_layer_inputs(const EmbeddedTokens& embedded, const at::Tensor& x, UnitOrder& order,
+                         AcrossLayers& across);
   // Loss of each token; x becomes d(x).
   at::Tensor head_backward(const at::Tensor& targets, double scale, at::Tensor& x, UnitOrder& order,
                            GradientStore& gradients);
   // Back through layers [begin, end), one group of the plan: d(output) of the last -> d(input) of the first.
   at::Tensor group_backward(int64_t begin, int64_t end, const SequenceContext& context, at::Tensor dx,
                             UnitOrder& order, GradientStore& gradients, ActivationStore& activations);
+  // Added to dx too.
+  void add_layer_inputs_gradient(GradientStore& gradients, const EmbeddedTokens& embedded,
+                                 const AcrossLayers& across, const at::Tensor& dx, UnitOrder& order);
   void add_embedding_gradient(GradientStore& gradients, const EmbeddedTokens& embedded, const at::Tensor& dx,
                               UnitOrder& order);
   UnitGradients open(int unit, GradientStore& gradients) const;
@@ -86,6 +94,7 @@ class ModelExecutor {
   const ModelConfig& config_;
   const ModelLayout& layout_;
   std::unique_ptr<const Embedding> embedding_;
+  std::unique_ptr<const LayerInputs> layer_inputs_;  // null: the model has none
   std::unique_ptr<const Head> head_;
   const Mesh& mesh_;
   RankActivity& activity_;  // told the layer at work

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "trireme/base/sample_layout.h"
+#include "trireme/forecast/gather_order.h"
 #include "trireme/forecast/recompute_plan.h"
 #include "trireme/memory/offload.h"
 #include "trireme/memory/resident_layers.h"
@@ -34,6 +35,7 @@ struct ModelSizes {
   int64_t head_dim = 0;             // D
   bool keys_are_values = false;     // AttentionHeads
   bool gated_attention = false;     // AttentionHeads::gated
+  bool share_keys = false;          // AttentionHeads; of a model of such layers alone
   // Values of a head that turn; 0: all.
   int64_t turning_width = 0;
   // Of layers without a window, where they have others (Gemma 4); layer_kinds.h tells the kinds apart.
@@ -42,7 +44,13 @@ struct ModelSizes {
   // empty.
   std::optional<DeltaNet> delta_net = {};
   std::vector<bool> delta_layers = {};
-  int64_t vocab = 0;  // V
+  // ModelConfig::layer_of_keys of each layer, where some take another's (Gemma 4 E2B); and of those I and
+  // mlp_kept_width.
+  std::vector<int64_t> layers_of_keys = {};
+  int64_t sharing_intermediate = 0;
+  int64_t sharing_mlp_kept_width = 0;
+  int64_t layer_input_width = 0;  // P of what layers are told beside x; 0: nothing
+  int64_t vocab = 0;              // V
   bool qk_norm = false;
   bool v_norm = false;              // ModelConfig::v_norm
   bool caps_logits = false;         // ModelConfig::logit_cap
@@ -56,7 +64,8 @@ struct ModelSizes {
   // Documents of no more tokens are causal squares in some layer: its window; 0 where attention is full.
   int64_t causal_tokens = std::numeric_limits<int64_t>::max();
   TileFormula tiles = TileFormula::decoder;
-  // As ModelLayout's: the flat buffers of the embedding, of each layer and of the head.
+  // As ModelLayout's: the flat buffers of the embedding, of each layer, of the head, and of layers' inputs where
+  // they have some.
   std::vector<int64_t> unit_elements;
   bool tied = false;
   bool embedding_read_backward = false;
@@ -67,9 +76,15 @@ struct ModelSizes {
 
   // Of layers that are not of full_heads.
   AttentionHeads common_heads() const {
-    return {heads, kv_heads, head_dim, keys_are_values, gated_attention};
+    return {heads, kv_heads, head_dim, keys_are_values, gated_attention, share_keys};
   }
   bool adapted() const { return !adapter_elements.empty(); }
+  bool has_layer_inputs() const { return layer_input_width > 0; }
+  bool shares_keys(size_t layer) const {
+    return !layers_of_keys.empty() && layers_of_keys[layer] != static_cast<int64_t>(layer);
+  }
+  EndUnits end_units() const { return {tied, embedding_read_backward, has_layer_inputs(), !adapted()}; }
+  size_t head_unit() const { return unit_elements.size() - (has_layer_inputs() ? 2 : 1); }
   // Elements of what is trained of a unit.
   int64_t trained_elements(size_t unit) const {
     if (!adapted()) return unit_elements[unit];

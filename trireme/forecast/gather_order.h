@@ -1,5 +1,6 @@
-// The units of one pass over the model in the order in which forward and backward gather their parameters.
-// Unit 0 is the embedding, then come the layers, then the head.
+// The units of one pass over the model in the order in which forward and backward gather their parameters, and
+// in which backward closes their gradients. Unit 0 is the embedding, then come the layers, then the head, then
+// layers' inputs where the model has some.
 #pragma once
 
 #include <vector>
@@ -8,10 +9,20 @@
 
 namespace trireme {
 
-// embedding, layers, head (with the embedding's matrix when tied)
-std::vector<int> forward_order(int64_t layers, bool tied);
-// The same, then group by group from the last: its layers but the last forward, then all of them back; the
-// embedding where its backward reads it.
-std::vector<int> training_order(const RecomputePlan& plan, bool tied, bool embedding_read_backward);
+// How the units beside the layers are used.
+struct EndUnits {
+  bool tied = false;  // the head uses the embedding's matrix
+  bool embedding_read_backward = false;
+  bool layer_inputs = false;
+  bool trained = true;  // else nothing goes back behind the layers (LoRA)
+};
+
+// embedding, layers' inputs, layers, head (with the embedding's matrix when tied)
+std::vector<int> forward_order(int64_t layers, const EndUnits& ends);
+// The same, then group by group from the last: its layers but the last forward, then all of them back; layers'
+// inputs; the embedding where its backward reads it.
+std::vector<int> training_order(const RecomputePlan& plan, const EndUnits& ends);
+// Of so many units: from the last, with layers' inputs before the embedding.
+std::vector<int> closing_order(size_t units, bool layer_inputs);
 
 }  // namespace trireme

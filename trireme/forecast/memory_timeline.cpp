@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
+#include <utility>
 
 #include "trireme/attention/delta_heads.h"
 #include "trireme/base/error.h"
@@ -32,6 +34,7 @@ struct LayerBuffers {
   bool ranks_overlap;     // several ranks have a key/value head, or a column of a DeltaNet
   int64_t overlap_sums;   // then: dk and dv of this rank's tokens, or d(columns), in fp32
   int64_t overlap_block;  // what is added to them: in 16 bits it is widened
+  int64_t kv, kv_sums;    // [B s, 2K, D] that later layers share, and their gradients in fp32
   int64_t gate;           // [B s, A] of what multiplies attention's output
   int64_t x1, mlp;        // kept of attention's output and of the MLP, in the dtype of tiles
 
@@ -52,6 +55,8 @@ struct LayerBuffers {
     packed = rows * inputs.packed_heads * d * e;
     ranks_overlap = inputs.packed_heads > model.heads + 2 * model.kv_heads;
     overlap_sums = rows * 2 * model.kv_heads * d * kFloat_bytes;
+    kv = rows * 2 * model.kv_heads * d * e;
+    kv_sums = rows * 2 * model.kv_heads * d * kFloat_bytes;
     overlap_block = e == kFloat_bytes ? 0 : rows * inputs.rank_kv_heads * d * kFloat_bytes;
     gate = rows * model.common_heads().gate_width() * e;
     if (delta_net) set_delta_net(inputs, rows * e);
@@ -134,7 +139,8 @@ std::vector<int64_t> rotary_widths(const ModelSizes& model) {
 
 bool layers_are_equal(const ModelSizes& model) {
   const std::vector<int64_t>& units = model.unit_elements;
-  return std::adjacent_find(units.begin() + 1, units.end() - 1, std::not_equal_to<>()) == units.end() - 1;
+  const auto head = units.begin() + static_cast<std::ptrdiff_t>(model.head_unit());
+  return std::adjacent_find(units.begin() + 1, head, std::not_equal_to<>()) == head;
 }
 
 class Timeline {
@@ -167,6 +173,7 @@ class Timeline {
     held_[other] =
         tables + scales + begins + inputs_.batch * inputs_.shard_tokens * (8 + 4);  // positions, losses
     held_[activations] = layer_->x;
+    if (model.has_layer_inputs()) make_layer_inputs();
     for (int64_t layer = 0; layer < plan_.layers; ++layer) {
       name_pass("forward", layer);
       ++units_.gathered;
@@ -178,6 +185,7 @@ class Timeline {
       else
         forward(slots, /*has_o=*/false);
     }
+    going_back_ = true;
     name_pass("head");
     units_.gathered += model.tied ? 2 : 1;
     send_away(plan_.layers);
@@ -192,7 +200,9 @@ class Timeline {
       else
         group_backward(begin, end);
     }
+    if (model.has_layer_inputs() && !model.adapted()) layer_inputs_backward();
     name_pass("gradient of the embedding");
+    if (model.embedding_read_backward && !model.adapted()) ++units_.gathered;
     units_.open = 0;
     close_unit();
     finish_sum();
@@ -201,6 +211,39 @@ class Timeline {
   }
 
  private:
+  // What layers are told beside x, and x itself, which a layer may keep as well, stay until their gradients.
+  void make_layer_inputs() {
+    const ModelSizes& model = inputs_.model;
+    name_pass("layers' inputs");
+    ++units_.gathered;
+    held_[activations] +=
+        inputs_.batch * inputs_.shard_tokens * plan_.layers * model.layer_input_width * inputs_.storage_bytes;
+    if (activations_leave(inputs_)) held_[activations] += layer_->x;
+    record("tiles", {{tiles, tile_->layer_inputs_forward}});
+  }
+  void layer_inputs_backward() {
+    name_pass("gradient of layers' inputs");
+    ++units_.gathered;
+    units_.open = static_cast<int>(inputs_.model.head_unit()) + 1;
+    if (!activations_leave(inputs_)) held_[activations] += layer_->x;
+    record("tiles", {{tiles, tile_->layer_inputs_backward}});
+    close_unit();
+  }
+  bool gives_keys(int64_t layer) const {
+    const std::vector<int64_t>& sources = inputs_.model.layers_of_keys;
+    return !inputs_.model.shares_keys(static_cast<size_t>(layer)) && std::ranges::count(sources, layer) > 1;
+  }
+  // Those of the first layer to share them in backward, and when the layer that gave them is done.
+  void pass_on_key_gradients() {
+    if (inputs_.model.layers_of_keys.empty()) return;
+    const int64_t source = inputs_.model.layers_of_keys[static_cast<size_t>(pass_layer_)];
+    if (source != pass_layer_) {
+      if (std::exchange(summed_keys_[source], true)) return;
+      held_[activations] += layer_->kv_sums;
+    } else if (gives_keys(pass_layer_)) {
+      held_[activations] -= layer_->kv + layer_->kv_sums;
+    }
+  }
   // What is held, and `more`.
   void record(const char* phase, std::initializer_list<std::pair<MemoryCategory, int64_t>> more = {}) {
     snapshots_.push_back({pass_, phase, pass_layer_, held_, units_});
@@ -297,6 +340,7 @@ class Timeline {
     slots.reset(kX);
     if (!has_o) {
       project();
+      if (!going_back_ && gives_keys(pass_layer_)) held_[activations] += layer_->kv;
       const int64_t results = run_attention(layer_->rank_qkv());
       if (!layer_->alone && !layer_->chunked) exchange_o(results + (slots[kQkv] ? layer_->rank_qkv() : 0));
     }
@@ -448,6 +492,7 @@ class Timeline {
     const int64_t gate_kept = slots[kGate] && slots[kQkv] ? layer_->gate : 0;
     held_[activations] -= layer_->kept(slots) - freed - layer_->x - gate_kept;
     if (!layer_->chunked) join_gradients();
+    pass_on_key_gradients();
     record("input tiles", {{attention, layer_->qkv}, {tiles, tile_->input_backward}});
     held_[activations] -= layer_->x + gate_kept;
     if (!slots[kQkv]) held_[attention] -= layer_->gate;
@@ -492,7 +537,9 @@ class Timeline {
   const std::vector<HeadChunkBytes>* chunks_ = nullptr;
   const TileBytes* tile_ = nullptr;
   bool leaves_out_ = false;
-  std::vector<int64_t> keeping_;  // layers that keep something
+  bool going_back_ = false;
+  std::map<int64_t, bool> summed_keys_;  // by the layer that gave them
+  std::vector<int64_t> keeping_;         // layers that keep something
   MemoryBytes held_;
   size_t first_resident_ = 0;  // of keeping_: from it on in memory
   const char* pass_ = "";

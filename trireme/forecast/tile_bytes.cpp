@@ -19,6 +19,7 @@ struct TileSizes {
   int64_t norm_rows;  // of a DeltaNet's output, a head's each; 0: it has no norm
   int64_t norm_width;
   int64_t projection_modules = 0;  // of a DeltaNet, that LoRA adapts
+  int64_t p = 0;                   // of a layer's input
   bool on_host, bf16_blocks, token_kernels;
 
   explicit TileSizes(const ForecastInputs& inputs) {
@@ -31,6 +32,7 @@ struct TileSizes {
     threads = inputs.product_threads;
     m = model.hidden;
     i = model.intermediate;
+    p = model.layer_input_width;
     const AttentionHeads heads = model.common_heads();
     q = heads.query_width();
     v = heads.key_value_width();
@@ -145,6 +147,32 @@ int64_t decoder_head(const TileSizes& s) {
                    s.plain_gradient(s.vocab, s.m, s.head_T), s.cross_entropy()});
 }
 
+// Beside y or dy, and beside y as it was in backward (model/families/layer_input.cpp).
+int64_t layer_input_forward(const TileSizes& s) {
+  if (s.p == 0) return 0;
+  const int64_t Tm = s.T * s.m * s.t, Tp = s.T * s.p * s.t;
+  return std::max({2 * Tp + std::max(Tp + s.blocks(2, s.p), s.inner(1)), Tp + Tm + s.inner(1),
+                   Tp + 2 * Tm + s.blocks(2, s.m)});
+}
+int64_t layer_input_backward(const TileSizes& s) {
+  const int64_t Tm = s.T * s.m * s.t, Tp = s.T * s.p * s.t;
+  const int64_t products = std::max({s.gradient(s.m, s.p), s.gradient(s.p, s.m), Tm + s.inner(1)});
+  return 2 * Tp + Tm +
+         std::max(Tm + std::max(Tp, s.rms_backward(s.T)), 2 * Tp + std::max(s.blocks(6, s.p), products));
+}
+void add_layer_inputs(const ModelSizes& model, const TileSizes& s, int64_t layers, TileBytes& bytes) {
+  if (s.p == 0) return;
+  const int64_t rows = s.head_T * layers, all = rows * s.p * s.t, x = s.head_T * s.m;
+  const auto norm = [&](int64_t halves) { return s.blocks(halves, s.p, rows, s.p); };
+  bytes.layer_inputs_forward = x * s.convert + 2 * all + std::max(all, norm(2));
+  if (model.adapted()) return;
+  const int64_t added = s.t == kFloat_bytes ? all : 2 * rows * s.p * kFloat_bytes;
+  const int64_t products = std::max(s.sum_gradient(layers * s.p, s.m, s.head_T), x * s.t);
+  bytes.layer_inputs_backward =
+      x * s.convert + all +
+      std::max({all, added, 2 * all + std::max(norm(6) + s.norm_sums(rows, 1, s.p), products)});
+}
+
 // What experts hold (model/families/routed_experts.cpp): R rows of k choices a token.
 struct ExpertBytes {
   int64_t Tm, rows, act, gate_up, logits, routing, probabilities, summed, sums_of_act, gate_up_gradient,
@@ -244,8 +272,9 @@ void add_experts_beside_mlp(const ModelSizes& model, const TileSizes& s, TileByt
                                    2 * Tm + std::max(Tm, s.blocks(2, s.m)), 3 * Tm + experts_made,
                                    Tm + experts.forward(experts_made), 2 * Tm + s.T * s.m * kFloat_bytes}));
   };
-  bytes.output_forward = forward(mlp.gate_up, experts.gate_up + experts.logits);
-  bytes.output_forward_kept = forward(0, 0);
+  const int64_t with_input = s.T * s.q * s.o_copy + Tm + layer_input_forward(s);
+  bytes.output_forward = std::max(forward(mlp.gate_up, experts.gate_up + experts.logits), with_input);
+  bytes.output_forward_kept = std::max(forward(0, 0), with_input);
 
   // What is made again takes less than its backward.
   const auto backward = [&](int64_t x1, int64_t made_again) {
@@ -258,7 +287,8 @@ void add_experts_beside_mlp(const ModelSizes& model, const TileSizes& s, TileByt
     const int64_t of_router = held + 4 * Tm + experts.logits + s.rms_backward(s.T);
     const int64_t of_mlp =
         held + 2 * Tm + std::max({Tm + s.rms_backward(s.T), mlp.backward_of_act, mlp.gradient});
-    return std::max({sums, of_experts, of_router, of_mlp, before + Tm + after_mlp_backward(s, Tm)});
+    const int64_t of_input = s.p > 0 ? before + made_again + layer_input_backward(s) : 0;
+    return std::max({sums, of_experts, of_router, of_mlp, of_input, before + Tm + after_mlp_backward(s, Tm)});
   };
   bytes.output_backward = backward(Tm, s.T * model.mlp_kept_width * s.t);
   bytes.output_backward_kept = backward(0, 0);
@@ -278,11 +308,12 @@ void add_delta_net_projection(const TileSizes& s, TileBytes& bytes) {
 void add_before_attention(const ModelSizes& model, const TileSizes& s, TileBytes& bytes) {
   if (model.delta_net) return add_delta_net_projection(s, bytes);
   const int64_t T = s.T, t = s.t, m = s.m, width = model.head_dim, v_rows = T * model.kv_heads;
-  const int64_t rotated = s.q + s.v, of_v = T * s.v * t;
-  const int64_t products = model.keys_are_values ? 2 : 3;  // that LoRA adapts
+  const bool v_normed = model.v_norm && !model.share_keys;
+  const int64_t rotated = s.q + (model.share_keys ? 0 : s.v), of_v = T * s.v * t;
+  const int64_t products = 1 + model.common_heads().projections_of_keys();  // that LoRA adapts
   // Rows of cos and sin, beside the heads.
   const int64_t turning = s.blocks(3, rotated) + s.blocks(2, width, T, rotated);
-  const int64_t v_norm = model.v_norm ? 2 * of_v + s.blocks(2, width, v_rows, width) : 0;  // v, and normed
+  const int64_t v_norm = v_normed ? 2 * of_v + s.blocks(2, width, v_rows, width) : 0;  // v, and normed
   const int64_t projected = T * (s.projected - s.gate) * (model.keys_are_values ? t : s.convert);
   const int64_t with_gates = s.gate > 0 ? T * s.projected * t : 0;
   bytes.input_forward =
@@ -294,7 +325,7 @@ void add_before_attention(const ModelSizes& model, const TileSizes& s, TileBytes
       model.qk_norm ? s.blocks(4, rotated) + s.blocks(2, s.q, T, rotated) + s.head_norm_sums(width) : 0;
   // d(v), v of the projection, and the gradient of it.
   const int64_t v_norm_backward =
-      model.v_norm ? 3 * of_v + s.blocks(6, width, v_rows, width) + s.norm_sums(v_rows, 1, width) : 0;
+      v_normed ? 3 * of_v + s.blocks(6, width, v_rows, width) + s.norm_sums(v_rows, 1, width) : 0;
   const int64_t products_backward = std::max(T * m * t + std::max(s.rms_backward(T), s.inner(products)),
                                              s.gradient(s.projected, m, products));
   if (s.gate > 0) {
@@ -311,9 +342,11 @@ void add_before_attention(const ModelSizes& model, const TileSizes& s, TileBytes
 
 TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
   const TileSizes s(inputs);
+  const int64_t layers = inputs.recompute.layers;  // of the whole model
   const int64_t T = s.T, t = s.t, m = s.m, i = s.i, q = s.q;
   TileBytes bytes;
   add_before_attention(inputs.model, s, bytes);
+  add_layer_inputs(inputs.model, s, layers, bytes);
   bytes.head = decoder_head(s);
   if (inputs.model.experts > 0) {
     (inputs.model.experts_beside_mlp ? add_experts_beside_mlp : add_expert_mlp)(inputs.model, s, bytes);
@@ -324,16 +357,23 @@ TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
     return std::max({T * q * s.o_copy + T * m * (s.convert + t) + post + s.inner(1), gated_output_bytes(s),
                      2 * T * m * t + s.blocks(2, m), T * (2 * m + gate_up + i) * t + s.blocks(2, i)});
   };
-  bytes.output_forward = forward(2 * i);
-  bytes.output_forward_kept = forward(0);
+  const int64_t with_input = T * q * s.o_copy + T * m * t + layer_input_forward(s);
+  bytes.output_forward = std::max(forward(2 * i), with_input);
+  bytes.output_forward_kept = std::max(forward(0), with_input);
   const auto backward = [&](int64_t x1, int64_t gate_up) {
     const int64_t held =
         T * q * s.o_copy + T * m * s.convert + x1 + post;  // o, dy; a or, where that is kept, x1
     const int64_t scaled = inputs.model.layers_have_scales && s.convert == 0 ? T * m * t : 0;  // dy
     const int64_t mlp = held + scaled + gate_up + T * (m + 2 * i) * t + post;  // normed, dact, act; db
+    // The MLP's buffer goes as a whole, b in it; y as it was lies behind it.
+    const int64_t made_again = gate_up > 0 ? gate_up + post : 0;
+    const int64_t of_input =
+        s.p > 0 ? held + scaled + made_again + (gate_up > 0 ? T * m * t : 0) + layer_input_backward(s) : 0;
+    const int64_t b = s.p > 0 && gate_up > 0 ? post : 0;
     return std::max(
-        mlp + std::max({s.gradient(m, i), s.gradient(2 * i, m, 2), s.blocks(6, i), T * m * t + s.inner(2)}),
-        held + after_mlp_backward(s, post));
+        {mlp + b +
+             std::max({s.gradient(m, i), s.gradient(2 * i, m, 2), s.blocks(6, i), T * m * t + s.inner(2)}),
+         of_input, held + after_mlp_backward(s, post)});
   };
   bytes.output_backward = backward(T * m * t, T * 2 * i * t);
   bytes.output_backward_kept = backward(0, 0);

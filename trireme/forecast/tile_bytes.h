@@ -1,6 +1,6 @@
-// Bytes inside one tile of T tokens of each of a layer's token-wise parts, forward and backward, and of the
-// head: written after the families of trireme/model and kernels/token_ops_encoder.cpp. The embedding's tiles
-// are never the fullest.
+// Bytes inside one tile of T tokens of each of a layer's token-wise parts, forward and backward, of the head and
+// of layers' inputs: written after the families of trireme/model and kernels/token_ops_encoder.cpp. The
+// embedding's tiles are never the fullest.
 #pragma once
 
 #include "trireme/forecast/forecast_inputs.h"
@@ -15,6 +15,8 @@ struct TileBytes {
   int64_t output_backward = 0;       // what it reads is made again
   int64_t output_backward_kept = 0;  // or was kept
   int64_t head = 0;
+  int64_t layer_inputs_forward = 0;  // 0: the model has none
+  int64_t layer_inputs_backward = 0;
 };
 // By the formula of the model's family. Of one kind of layers (layer_kinds.h).
 TileBytes tile_bytes(const ForecastInputs& inputs);

@@ -52,6 +52,12 @@ Json computed_fields(const ModelConfig& config) {
     fields.update({{"global_head_dim", config.full_heads->width},
                    {"num_global_key_value_heads", config.full_heads->key_value},
                    {"attention_k_eq_v", config.full_heads->keys_are_values}});
+  if (config.layer_input_width > 0)
+    fields.update({{"hidden_size_per_layer_input", config.layer_input_width},
+                   {"vocab_size_per_layer_input", config.layer_input_vocab}});
+  if (config.key_sharing_layers > 0)
+    fields.update({{"num_kv_shared_layers", config.key_sharing_layers},
+                   {"use_double_wide_mlp", config.sharing_intermediate_size != config.intermediate_size}});
   if (config.delta_net) {
     const DeltaHeads& heads = config.delta_net->heads;
     fields.update({{"linear_num_key_heads", heads.key},

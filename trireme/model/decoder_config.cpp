@@ -274,20 +274,46 @@ AttentionHeads full_heads_by_layer(const ConfigKeys& keys, const ModelConfig& co
   return heads;
 }
 
+// What each layer is told of its token beside x.
+void read_layer_inputs(const ConfigKeys& keys, ModelConfig& config) {
+  constexpr int64_t kSilent = 256, kWidest = 65536;  // the former of the smallest Gemma 4, E2B
+  const char* const kKey = "hidden_size_per_layer_input";
+  config.layer_input_width = keys.integer(kKey, kSilent);
+  if (config.layer_input_width == 0) return;
+  config.layer_input_width = keys.size(kKey, kSilent, kWidest);
+  config.layer_input_vocab = keys.size("vocab_size_per_layer_input", 262144);
+  if (config.layer_input_vocab < config.vocab_size)
+    keys.refuse("vocab_size_per_layer_input",
+                cat("tokens from it up to vocab_size ", config.vocab_size, " would have no row"));
+}
+
+// Which layers take keys and values of an earlier one.
+void read_key_sharing(const ConfigKeys& keys, ModelConfig& config) {
+  const char* const kKey = "num_kv_shared_layers";
+  config.key_sharing_layers = keys.integer(kKey, 0);
+  if (config.key_sharing_layers < 0 || config.key_sharing_layers >= config.num_hidden_layers)
+    keys.refuse(kKey, cat("expected 0 to ", config.num_hidden_layers - 1,
+                          ", so that a layer is left whose keys they take"));
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
+    if (const bool slides = config.layer_window[static_cast<size_t>(layer)] > 0;
+        config.shares_keys(layer) && config.layer_of_keys(layer) < 0)
+      keys.refuse(kKey, cat("layer ", layer, slides ? " slides" : " has full attention",
+                            ", and no layer like it is left whose keys it would take"));
+  const bool wide = keys.boolean("use_double_wide_mlp", false);
+  if (config.key_sharing_layers > 0 && wide && config.num_experts > 0)
+    keys.refuse("use_double_wide_mlp", "wide MLPs beside experts are not built");
+  config.sharing_intermediate_size = config.intermediate_size * (wide ? 2 : 1);
+}
+
 void read_gemma4(const ConfigKeys& keys, ModelConfig& config) {
-  const char* const kInPython =
-      "such a Gemma 4 is not built here; trireme.parallelize takes it (docs/huggingface.md)";
-  // transformers' own value is that of the smallest one.
-  if (keys.integer("hidden_size_per_layer_input", 256) != 0)
-    keys.refuse("hidden_size_per_layer_input", cat("embeddings of each layer: ", kInPython));
-  if (keys.integer("num_kv_shared_layers", 0) != 0)
-    keys.refuse("num_kv_shared_layers", cat("layers that share keys: ", kInPython));
   config.experts_beside_mlp = config.num_experts > 0;
   config.post_norms = true;
   config.v_norm = true;
   config.layers_have_scales = true;
   config.query_pre_attn_scalar = 1;
   config.layer_window.back() = 0;  // transformers forces it
+  read_layer_inputs(keys, config);
+  read_key_sharing(keys, config);
   const bool by_layer = keys.has("per_layer_config");
   AttentionHeads full = config.heads();
   full.keys_are_values = keys.boolean("attention_k_eq_v", false);

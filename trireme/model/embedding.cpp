@@ -16,22 +16,17 @@ class WordEmbedding final : public Embedding {
       at::index_select_out(x_TM, words, 0, embedded.tokens);
     else
       x_TM.copy_(words.index_select(0, embedded.tokens));
-    if (scale_ != 1) x_TM.mul_(scale_in(x_TM.scalar_type()));
+    if (scale_ != 1) x_TM.mul_(scale_in(x_TM.scalar_type(), scale_));
   }
   void backward(const UnitWeights&, UnitGradients& gradients, const EmbeddedTokens& embedded,
                 const at::Tensor& dx_TM) const override {
     if (scale_ == 1) return add_word_gradients(gradients.to_add(kWords), padding_, embedded.tokens, dx_TM);
     const at::Tensor scaled =
-        dx_TM.to(gradients.to_add(kWords).scalar_type()).mul(scale_in(dx_TM.scalar_type()));
+        dx_TM.to(gradients.to_add(kWords).scalar_type()).mul(scale_in(dx_TM.scalar_type(), scale_));
     add_word_gradients(gradients.to_add(kWords), padding_, embedded.tokens, scaled);
   }
 
  private:
-  // Rounded to the dtype of x, as transformers has it: 55.5 in bf16 for a width of 3072.
-  double scale_in(at::ScalarType dtype) const {
-    return at::scalar_tensor(scale_, at::kFloat).to(dtype).item<double>();
-  }
-
   std::optional<int64_t> padding_;
   double scale_;
 };
@@ -40,6 +35,10 @@ class WordEmbedding final : public Embedding {
 
 std::unique_ptr<Embedding> make_word_embedding(const ModelConfig& config) {
   return std::make_unique<WordEmbedding>(config);
+}
+
+double scale_in(at::ScalarType dtype, double scale) {
+  return at::scalar_tensor(scale, at::kFloat).to(dtype).item<double>();
 }
 
 void add_word_gradients(const at::Tensor& dwords_VM, std::optional<int64_t> padding, const at::Tensor& tokens,

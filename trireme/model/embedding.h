@@ -37,6 +37,10 @@ class Embedding {
 // Rows of words alone, times ModelConfig::embedding_scale, as decoders have it.
 std::unique_ptr<Embedding> make_word_embedding(const ModelConfig& config);
 
+// What rows of values in `dtype` are multiplied by for `scale`: rounded to it, as transformers has it; 55.5 in
+// bf16 for the root of 3072.
+double scale_in(at::ScalarType dtype, double scale);
+
 // dx [T, M] -> added to the tokens' rows of dwords [V, M]. The row of `padding` gets nothing, as in classes
 // of Hugging Face that have a padding_idx; nullopt for the others.
 void add_word_gradients(const at::Tensor& dwords_VM, std::optional<int64_t> padding, const at::Tensor& tokens,

@@ -29,13 +29,18 @@ struct LayerTensors {
   RotaryTable rotary;
   AttentionHeads heads = {};
   const DeltaNet* delta_net = nullptr;  // in place of attention
+  int64_t mlp_kept_width = 0;           // ModelConfig's, of this layer
+  // Of models that have them, a row for each of this rank's tokens: what this layer is told beside x, over which
+  // backward writes its gradient; and where AttentionHeads::share_keys, the earlier layer's keys and values.
+  at::Tensor input_RP = {};
+  at::Tensor shared_kv_RKD = {};  // [R, 2K, D]
 };
 
 // What the backward of the part after attention reads, when it is kept: rows of whole-sequence buffers in the
 // tile dtype, contiguous. Backward is given the rows that forward filled, and may write over them.
 struct KeptAfterAttention {
   at::Tensor x1;   // [T, M]; or what the family makes it of
-  at::Tensor mlp;  // [T, ModelConfig::mlp_kept_width]
+  at::Tensor mlp;  // [T, LayerTensors::mlp_kept_width]
 };
 
 // The arithmetic of all layers of a model; holds no weights.
@@ -54,13 +59,13 @@ class Layer {
                                          const at::Tensor& dqkv_TND, const at::Tensor& dgate_TA,
                                          at::Tensor dx_TM) const = 0;
   // x [T, M], o and gate [T, A] -> y [T, M] (written). `kept`, when not null, is filled.
-  virtual void after_attention_forward(const LayerTensors& layer, const at::Tensor& x_TM,
+  virtual void after_attention_forward(const LayerTensors& layer, const at::Tensor& x_TM, int64_t first_row,
                                        const at::Tensor& o_TA, const at::Tensor& gate_TA,
                                        const at::Tensor& y_TM, KeptAfterAttention* kept) const = 0;
   // dy [T, M] -> dx [T, M] (which may be dy) and do [T, A] (both written), d(gate) over the gate, and added
   // to the gradients. `kept` null: made again from x and o.
   virtual void after_attention_backward(const LayerTensors& layer, UnitGradients& gradients,
-                                        const at::Tensor& x_TM, const at::Tensor& o_TA,
+                                        const at::Tensor& x_TM, int64_t first_row, const at::Tensor& o_TA,
                                         const at::Tensor& gate_TA, const at::Tensor& dy_TM,
                                         KeptAfterAttention* kept, const at::Tensor& dx_TM,
                                         at::Tensor do_TA) const = 0;

@@ -60,6 +60,20 @@ std::vector<std::pair<const char*, int64_t>> ModelConfig::sizes() const {
           {"max_position_embeddings", max_position_embeddings}};
 }
 
+int64_t ModelConfig::layer_of_keys(int64_t layer) const {
+  if (!shares_keys(layer)) return layer;
+  const bool slides = layer_window[static_cast<size_t>(layer)] > 0;
+  int64_t source = num_hidden_layers - key_sharing_layers - 1;
+  while (source >= 0 && (layer_window[static_cast<size_t>(source)] > 0) != slides) --source;
+  return source;
+}
+
+bool ModelConfig::gives_keys(int64_t layer) const {
+  for (int64_t later = num_hidden_layers - key_sharing_layers; later < num_hidden_layers; ++later)
+    if (!shares_keys(layer) && layer_of_keys(later) == layer) return true;
+  return false;
+}
+
 double ModelConfig::softmax_scale() const {
   return 1 / std::sqrt(query_pre_attn_scalar.value_or(static_cast<double>(head_dim)));
 }

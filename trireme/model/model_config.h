@@ -91,6 +91,14 @@ struct ModelConfig {
   int64_t shared_intermediate_size = 0;    // of an expert that every token has beside its k; 0: there is none
   bool experts_beside_mlp = false;         // which is an MLP with norms of its own, as its k have (Gemma 4)
   int64_t mlp_kept_width = 0;              // values a token that a layer's MLP keeps for its backward
+  // The last so many layers take the keys and values of the last layer of their kind before them, and may have
+  // wider MLPs, which keep more (Gemma 4 E2B).
+  int64_t key_sharing_layers = 0;
+  int64_t sharing_intermediate_size = 0;
+  int64_t sharing_mlp_kept_width = 0;
+  // P of what each layer is told of its token beside x, by rows of a table of its own (Gemma 4 E2B and E4B).
+  int64_t layer_input_width = 0;
+  int64_t layer_input_vocab = 0;
   double norm_eps = 1e-6;
   double initializer_range = 0.02;
   bool tie_word_embeddings = false;
@@ -131,7 +139,22 @@ struct ModelConfig {
   bool has_full_heads(int64_t layer) const {
     return full_heads && layer_window[static_cast<size_t>(layer)] == 0;
   }
-  AttentionHeads heads_of(int64_t layer) const { return has_full_heads(layer) ? *full_heads : heads(); }
+  AttentionHeads heads_of(int64_t layer) const {
+    AttentionHeads heads_of_layer = has_full_heads(layer) ? *full_heads : heads();
+    heads_of_layer.share_keys = shares_keys(layer);
+    return heads_of_layer;
+  }
+  bool shares_keys(int64_t layer) const { return layer >= num_hidden_layers - key_sharing_layers; }
+  // The layer whose keys and values a layer's attention takes: itself, or the last one before those that share
+  // which slides or does not as this one.
+  int64_t layer_of_keys(int64_t layer) const;
+  bool gives_keys(int64_t layer) const;  // to a later one
+  int64_t intermediate_size_of(int64_t layer) const {
+    return shares_keys(layer) ? sharing_intermediate_size : intermediate_size;
+  }
+  int64_t mlp_kept_width_of(int64_t layer) const {
+    return shares_keys(layer) ? sharing_mlp_kept_width : mlp_kept_width;
+  }
   AttentionHeads heads_of_full_attention() const { return full_heads.value_or(heads()); }
   double softmax_scale() const;  // scores are q k' times it
   bool has_window_rope(int64_t layer) const {

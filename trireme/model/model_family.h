@@ -17,6 +17,7 @@ namespace trireme {
 
 class Embedding;
 class Layer;
+class LayerInputs;
 class Head;
 struct ColumnMixing;
 
@@ -38,6 +39,8 @@ struct ModelFamily {
   ModelLayout (*layout)(const ModelConfig& config) = nullptr;
   // The arithmetic, which may refer to `config` for as long as it lives.
   std::unique_ptr<Embedding> (*embedding)(const ModelConfig& config) = nullptr;
+  // Null: no config has layer_input_width.
+  std::unique_ptr<LayerInputs> (*layer_inputs)(const ModelConfig& config) = nullptr;
   std::unique_ptr<Layer> (*layer)(const ModelConfig& config) = nullptr;
   std::unique_ptr<Head> (*head)(const ModelConfig& config) = nullptr;
   TileFormula tiles = TileFormula::widest;

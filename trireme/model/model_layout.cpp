@@ -43,6 +43,11 @@ void UnitBuilder::matrix(size_t slot, const std::vector<Rows>& parameters, int64
   }
 }
 
+void UnitBuilder::table(size_t slot, const Rows& parameter, int64_t columns) {
+  matrix(slot, {parameter}, columns);
+  unit_.tensors[slot].experts_per_token = 0;
+}
+
 void UnitBuilder::expert_matrices(size_t slot, const std::vector<Rows>& parameters, int64_t columns,
                                   int64_t experts, int64_t experts_per_token, const char* joined) {
   const size_t first = unit_.parameters.size();

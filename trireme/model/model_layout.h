@@ -40,7 +40,8 @@ struct TensorSpec {
   int64_t offset = 0;
   int64_t rows = 0;     // 0: this model does not have it
   int64_t columns = 0;  // 0: a vector
-  // Of the matrices of a mixture: how many lie one below the other, and by how many a token is multiplied.
+  // Of the matrices of a mixture: how many lie one below the other, and by how many a token is multiplied. Of a
+  // table, of which a token has a row, by none.
   int64_t experts = 1, experts_per_token = 1;
 };
 
@@ -63,6 +64,7 @@ class UnitBuilder {
   UnitBuilder(std::string name, std::string prefix, size_t slots);
 
   void matrix(size_t slot, const std::vector<Rows>& parameters, int64_t columns);
+  void table(size_t slot, const Rows& parameter, int64_t columns);
   // Vectors do not decay.
   void vector(size_t slot, const std::vector<Rows>& parameters) { matrix(slot, parameters, 0); }
   // The matrices of `experts` experts, by `experts_per_token` of which a token is multiplied. `joined`: the name
@@ -112,7 +114,8 @@ struct TiedName {
 };
 
 struct ModelLayout {
-  std::vector<UnitSpec> units;  // [0] embedding, [1..L] layers, [L+1] head
+  std::vector<UnitSpec> units;  // [0] embedding, [1..L] layers, [L+1] head, [L+2] layers' inputs
+  bool layer_inputs = false;    // whether the last one is there
   bool tied = false;            // the head unit then lacks the output matrix and uses the embedding's
   bool embedding_read_backward = false;  // the embedding's backward needs its values, not its gradient alone
   std::vector<TiedName> tied_names = {};
@@ -122,7 +125,8 @@ struct ModelLayout {
   std::vector<std::pair<std::string, std::string>> other_forms = {};
   int embedding_unit() const { return 0; }
   int layer_unit(int64_t layer) const { return static_cast<int>(1 + layer); }
-  int head_unit() const { return static_cast<int>(units.size()) - 1; }
+  int head_unit() const { return static_cast<int>(units.size()) - (layer_inputs ? 2 : 1); }
+  int layer_inputs_unit() const { return head_unit() + 1; }
 
   Adapters adapters = {};  // of LoRA; none: the units are trained
 
@@ -138,7 +142,7 @@ struct ModelLayout {
 
   int64_t parameter_count() const;  // all but adapters, tied embeddings counted once
   int64_t trained_parameter_count() const;
-  // N of the FLOPs formula: embedding excluded, head included, of experts those that one token goes to.
+  // N of the FLOPs formula: embeddings excluded, head included, of experts those that one token goes to.
   int64_t matmul_parameter_count() const;
   // Of a token's products with them, forward and backward: 6 N, or 4 N + 6 (those of the adapters), as no
   // gradient of what stays is made. Attention's scores are not counted.

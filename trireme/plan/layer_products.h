@@ -17,7 +17,8 @@ struct LayerProducts {
     // By which a token is multiplied.
     double elements() const { return weights * static_cast<double>(k) * static_cast<double>(n); }
   };
-  Sides qkv, out, router, gate_up, down, shared_gate_up, shared_down, shared_gate;
+  Sides qkv, out, router, gate_up, down, shared_gate_up, shared_down, shared_gate, input_gate,
+      input_projection;
   double adapted_share = 0;  // of what LoRA of all of them would be
 
   explicit LayerProducts(const ModelSizes& model) {
@@ -40,21 +41,26 @@ struct LayerProducts {
     shared_gate_up = {model.hidden, 2 * shared};
     shared_down = {shared, model.hidden};
     shared_gate = {model.hidden, shared > 0 && !model.experts_beside_mlp ? 1 : 0};
+    input_gate = {model.hidden, model.layer_input_width};
+    input_projection = {model.layer_input_width, model.hidden};
     if (!model.adapted()) return;
-    qkv.adapted = model.delta_net ? model.delta_net->projection_modules() : heads.keys_are_values ? 2 : 3;
+    qkv.adapted = model.delta_net ? model.delta_net->projection_modules() : 1 + heads.projections_of_keys();
     out.adapted = 1;
     if (model.experts == 0) gate_up.adapted = 2, down.adapted = 1;
     if (shared > 0) shared_gate_up.adapted = 2, shared_down.adapted = 1;
     if (shared_gate.n > 0) shared_gate.adapted = 1;
+    if (model.has_layer_inputs()) input_gate.adapted = input_projection.adapted = 1;
     int64_t of_all = 0;
-    for (const Sides& sides : {qkv, out, gate_up, down, shared_gate_up, shared_down, shared_gate})
+    for (const Sides& sides :
+         {qkv, out, gate_up, down, shared_gate_up, shared_down, shared_gate, input_gate, input_projection})
       if (sides.adapted > 0) of_all += model.adapter_rank * (sides.adapted * sides.k + sides.n);
     adapted_share = static_cast<double>(model.adapter_elements.front()) / static_cast<double>(of_all);
   }
   double filter_elements = 0;  // of a DeltaNet's convolution
   double elements() const {
     return filter_elements + qkv.elements() + out.elements() + router.elements() + gate_up.elements() +
-           down.elements() + shared_gate_up.elements() + shared_down.elements() + shared_gate.elements();
+           down.elements() + shared_gate_up.elements() + shared_down.elements() + shared_gate.elements() +
+           input_gate.elements() + input_projection.elements();
   }
 };
 

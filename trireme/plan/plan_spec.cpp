@@ -40,6 +40,13 @@ std::string spec_row(const std::string& name, const std::string& text) {
   return cat("| ", name, " | ", text, " |\n");
 }
 
+int64_t sharing_layers(const ModelSizes& model) {
+  int64_t layers = 0;
+  for (size_t layer = 0; layer < model.layers_of_keys.size(); ++layer)
+    layers += model.shares_keys(layer) ? 1 : 0;
+  return layers;
+}
+
 // A fence that the text does not close.
 std::string code_block(const std::string& text) {
   std::string fence = "```";
@@ -88,6 +95,12 @@ class Spec {
             model.full_heads ? cat(" (with full attention ", model.full_heads->key_value, ", ",
                                    model.full_heads->width, " wide)")
                              : "",
+            model.layers_of_keys.empty()
+                ? ""
+                : cat("; ", sharing_layers(model), " of the layers take keys and values of earlier ones"),
+            model.has_layer_inputs()
+                ? cat("; each layer is told ", model.layer_input_width, " values of a token beside x")
+                : "",
             model.delta_net
                 ? cat("; ", std::ranges::count(model.delta_layers, true),
                       " of the layers have a DeltaNet of ", model.delta_net->heads.key, " key and ",

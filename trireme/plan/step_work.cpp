@@ -20,6 +20,11 @@ LayerProducts::Sides head_dense(const ModelSizes& model) {
   return {model.hidden, model.hidden};
 }
 
+// Of what all layers are told beside x.
+LayerProducts::Sides layer_inputs_projection(const ModelSizes& model) {
+  return {model.hidden, model.layers * model.layer_input_width};
+}
+
 // Of one kind of layers.
 struct KindWork {
   LayerProducts products;
@@ -32,13 +37,13 @@ struct KindWork {
   UlyssesExchangeBytes ulysses{};
   ExchangeBytes ring{};
 
-  KindWork(const ForecastInputs& inputs, double pairs_of_layers)
+  KindWork(const ForecastInputs& inputs, double pairs_of_layer)
       : products(inputs.model),
         heads(inputs.model.common_heads()),
         delta_net(inputs.model.delta_net),
         rank_heads(inputs.rank_heads),
         unit_elements(inputs.model.unit_elements[1]),
-        pairs(pairs_of_layers / static_cast<double>(inputs.model.layers)) {
+        pairs(pairs_of_layer) {
     if (delta_net) {
       const int ranks = inputs.ulysses * inputs.ring;
       rank_value_heads = delta_share(delta_net->heads, inputs.sp_rank, ranks).value.size();
@@ -71,18 +76,23 @@ class Counter {
     LayerKinds kinds = layer_kinds(in_);
     kind_of_layer_ = std::move(kinds.of_layer);
     const AttentionPairs& pairs = step.attention_pairs;
-    for (size_t kind = 0; kind < kinds.inputs.size(); ++kind)
-      kinds_.emplace_back(kinds.inputs[kind], kinds.kinds[kind] == LayerKind::common       ? pairs.common
-                                              : kinds.kinds[kind] == LayerKind::full_heads ? pairs.full
-                                                                                           : 0);
+    for (size_t i = 0; i < kinds.inputs.size(); ++i) {
+      const LayerKind kind = kinds.kinds[i];
+      const double of_kind = kind == LayerKind::common       ? pairs.common
+                             : kind == LayerKind::full_heads ? pairs.full
+                                                             : 0;
+      kinds_.emplace_back(kinds.inputs[i], of_kind / static_cast<double>(kinds.layers_of(kind)));
+    }
   }
 
   StepWork run() {
     add(WorkKind::embedding, head_rows_ * m(), 0, 2 * rows_ * m());
+    layer_inputs();
     forward_of_layers();
     work_.forward_items = work_.items;
     head();
     backward_of_layers();
+    layer_inputs_backward();
     sum_gradients(/*of_step=*/false);
     for (auto* items : {&work_.items, &work_.forward_items})
       for (WorkItem& item : *items) item.amount *= static_cast<double>(step_.accumulation);
@@ -103,8 +113,9 @@ class Counter {
                                            : kind_->heads.query_width());
   }
   double key_width() const { return static_cast<double>(kind_->heads.key_value_width()); }
+  double projected_key_width() const { return kind_->heads.share_keys ? 0 : key_width(); }
   double turned_width() const {
-    return model_.rotary_tables > 0 && !delta_net() ? query_width() + key_width() : 0;
+    return model_.rotary_tables > 0 && !delta_net() ? query_width() + projected_key_width() : 0;
   }
   double qkv_width() const {
     return delta_net() ? static_cast<double>(kind_->delta_net->heads.columns())
@@ -115,7 +126,8 @@ class Counter {
   }
   double normed_width() const {  // of heads
     if (delta_net()) return 0;
-    return (model_.qk_norm ? query_width() + key_width() : 0) + (model_.v_norm ? key_width() : 0);
+    return (model_.qk_norm ? query_width() + projected_key_width() : 0) +
+           (model_.v_norm ? projected_key_width() : 0);
   }
   // Of its rows for experts, which are hidden wide.
   double rows_width() const { return static_cast<double>(model_.mlps_per_token() * model_.hidden); }
@@ -297,6 +309,7 @@ class Counter {
     if (model_.shared_intermediate > 0) product(kind_->products.shared_down);
     norms_beside_mlp();
     post_norm();
+    layer_input();
     token_wise(WorkKind::copy, m());
     if (keeps[kX1]) token_wise(WorkKind::copy, m());
     // A decoder makes what it keeps in its place, but for the input of a norm behind the MLP.
@@ -305,7 +318,48 @@ class Counter {
                            : model_.post_norms                  ? model_.hidden
                                                                 : 0;
     if (keeps[kGateUp] && copied > 0) token_wise(WorkKind::copy, static_cast<double>(copied));
+    if (keeps[kGateUp] && model_.has_layer_inputs()) token_wise(WorkKind::copy, m());
     gather_layer();
+  }
+
+  // What a layer is told beside x (model/families/layer_input.h).
+  double input_width() const { return static_cast<double>(model_.layer_input_width); }
+  void layer_input() {
+    if (!model_.has_layer_inputs()) return;
+    product(kind_->products.input_gate);
+    token_wise(WorkKind::copy, input_width());
+    token_wise(WorkKind::activation, input_width());
+    product(kind_->products.input_projection);
+    token_wise(WorkKind::norm, m());
+  }
+  void layer_input_backward() {
+    token_wise(WorkKind::norm_backward, m());
+    token_wise(WorkKind::activation_backward, input_width());
+    product_backward(kind_->products.input_projection);
+    product_backward(kind_->products.input_gate);
+    token_wise(WorkKind::copy, m() + input_width());
+  }
+  // Of all layers, before them and behind their backward.
+  LayerProducts::Sides inputs_projection() const { return layer_inputs_projection(model_); }
+  void layer_inputs() {
+    if (!model_.has_layer_inputs()) return;
+    const double values = static_cast<double>(inputs_projection().n);
+    multiply(WorkKind::matmul, inputs_projection(), head_rows_);
+    add(WorkKind::norm, head_rows_ * values, 0, rows_ * values);
+    add(WorkKind::embedding, head_rows_ * values, 0, rows_ * values);
+    add(WorkKind::copy, head_rows_ * values, 0, 2 * rows_ * values);
+    if (in_.zero == 3) gather(model_.unit_elements.back());
+  }
+  void layer_inputs_backward() {
+    if (!model_.has_layer_inputs() || model_.adapted()) return;
+    const double values = static_cast<double>(inputs_projection().n);
+    multiply(WorkKind::matmul, inputs_projection(), head_rows_);
+    multiply(WorkKind::matmul, inputs_projection(), head_rows_);
+    multiply(WorkKind::weight_gradient, inputs_projection(), gradient_width(head_rows_));
+    add(WorkKind::norm_backward, head_rows_ * values, 0, rows_ * values);
+    add(WorkKind::embedding, head_rows_ * values, 0, rows_ * values);
+    add(WorkKind::copy, head_rows_ * values, 0, 3 * rows_ * values);
+    if (in_.zero == 3) gather(model_.unit_elements.back());
   }
 
   const KindWork* kind_of(int64_t layer) const {
@@ -371,6 +425,11 @@ class Counter {
     route(slots[kGateUp]);
     if (!slots[kGateUp]) product(kind_->products.gate_up);
     if (!slots[kGateUp] && downs_again()) down();
+    if (model_.has_layer_inputs()) {
+      if (!slots[kGateUp]) post_norm();  // what the input was added to
+      layer_input();
+      layer_input_backward();
+    }
     norms_beside_mlp();
     if (model_.experts_beside_mlp) {
       if (!slots[kGateUp]) product(kind_->products.shared_down);
@@ -443,7 +502,8 @@ class Counter {
       multiply(WorkKind::matmul, dense, head_rows_);
       multiply(WorkKind::weight_gradient, dense, gradient_width(head_rows_));
     }
-    if (in_.zero == 3) gather(model_.unit_elements.back() + (model_.tied ? model_.unit_elements.front() : 0));
+    if (in_.zero == 3)
+      gather(model_.unit_elements[model_.head_unit()] + (model_.tied ? model_.unit_elements.front() : 0));
     if (in_.zero == 3) gather(model_.unit_elements.front());
   }
 
@@ -526,6 +586,7 @@ double matmul_parameters(const ModelSizes& model) {
   double layers = 0;
   for (const ForecastInputs& kind : layer_kinds(inputs).inputs)
     layers += static_cast<double>(kind.model.layers) * LayerProducts(kind.model).elements();
+  if (model.has_layer_inputs()) layers += layer_inputs_projection(model).elements();
   return layers + dense + LayerProducts::Sides{model.hidden, model.vocab}.elements();
 }
 

@@ -265,8 +265,8 @@ class EncoderLayer final : public Layer {
       dx_TM.add_(product(dqkv, w[kQkv]));
   }
 
-  void after_attention_forward(const LayerTensors& layer, const at::Tensor& x_TM, const at::Tensor& o_TA,
-                               const at::Tensor& /*gate_TA*/, const at::Tensor& y_TM,
+  void after_attention_forward(const LayerTensors& layer, const at::Tensor& x_TM, int64_t,
+                               const at::Tensor& o_TA, const at::Tensor& /*gate_TA*/, const at::Tensor& y_TM,
                                KeptAfterAttention* kept) const override {
     const UnitWeights& w = layer.weights;
     const auto dtype = w[kQkv].scalar_type();
@@ -285,7 +285,7 @@ class EncoderLayer final : public Layer {
   }
 
   void after_attention_backward(const LayerTensors& layer, UnitGradients& gradients, const at::Tensor& x_TM,
-                                const at::Tensor& o_TA, const at::Tensor& /*gate_TA*/,
+                                int64_t, const at::Tensor& o_TA, const at::Tensor& /*gate_TA*/,
                                 const at::Tensor& dy_TM, KeptAfterAttention* kept, const at::Tensor& dx_TM,
                                 at::Tensor do_TA) const override {
     const UnitWeights& w = layer.weights;

@@ -2,12 +2,14 @@
 //
 //   before attention   x_TM -> norm -> q|k|v projection -> (q/k norm) -> rotary -> (q x scale) -> qkv_TND
 //                      or -> the projections of a DeltaNet (delta_net_mixing.h)
-//   after attention    o -> (gate, output_gate.h) -> out projection = a -> (norm) + x = x1 -> norm -> MLP + x1 = y_TM
+//   after attention    o -> (gate, output_gate.h) -> out projection = a -> (norm) + x = x1 -> norm -> MLP + x1 -> (layer
+//                      input, layer_input.h) -> y_TM
 //   head               x_TM -> norm -> matrix -> logits_TV
 //
 // Kept after attention: x1, and what the MLP keeps. Backward runs the out projection once more (or takes x1).
 // With a norm of a (Gemma 3, arXiv 2503.19786) backward reads a, and no other product gives it: a is kept in
-// place of x1.
+// place of x1. With a layer input what it is added to is kept behind what the MLP keeps; without, the MLP's products
+// run once more for it and keep what its backward then reads.
 #include "trireme/model/families/decoder_layer.h"
 
 #include <algorithm>
@@ -21,7 +23,9 @@
 #include "trireme/model/families/decoder_norm.h"
 #include "trireme/model/families/decoder_units.h"
 #include "trireme/model/families/delta_net_projection.h"
+#include "trireme/model/families/layer_input.h"
 #include "trireme/model/families/output_gate.h"
+#include "trireme/model/kept_parts.h"
 
 namespace trireme::decoder {
 namespace {
@@ -64,7 +68,11 @@ class DecoderLayer final : public Layer {
     else
       adapted_linear_into(flat, normed, w, kQkv, kQkvBias);
     const RotaryHeads rotary = rotary_heads(layer, first_row);
-    if (config_.v_norm) {
+    if (layer.heads.share_keys) {
+      rotate_heads(projected, rotary, queries_of(layer.heads, qkv_TND));
+      const at::Tensor kv = qkv_TND.narrow(1, layer.heads.query, 2 * layer.heads.key_value);
+      kv.copy_(layer.shared_kv_RKD.narrow(0, first_row, x_TM.size(0)));
+    } else if (config_.v_norm) {
       // Before keys that are values turn.
       norm_values(layer.heads, projected, qkv_TND);
       rotate_heads(projected.narrow(1, 0, rotary.rotated_heads), rotary,
@@ -99,9 +107,12 @@ class DecoderLayer final : public Layer {
     const auto turned = [&](const at::Tensor& heads_TND) {
       return config_.v_norm ? heads_TND.narrow(1, 0, rotary.rotated_heads) : heads_TND;
     };
-    rotate_heads_backward(turned(dqkv_TND), rotary, before, turned(projected), gradients.to_add(kQueryNorm),
-                          gradients.to_add(kKeyNorm));
-    if (config_.v_norm) norm_values_backward(layer.heads, dqkv_TND, before, projected);
+    at::Tensor& dq_norm = gradients.to_add(kQueryNorm);
+    at::Tensor no_keys = layer.heads.share_keys ? at::zeros_like(dq_norm) : at::Tensor();
+    rotate_heads_backward(turned(dqkv_TND), rotary, before, turned(projected), dq_norm,
+                          layer.heads.share_keys ? no_keys : gradients.to_add(kKeyNorm));
+    if (config_.v_norm && !layer.heads.share_keys)
+      norm_values_backward(layer.heads, dqkv_TND, before, projected);
     before = at::Tensor();
     // The scale of a token's queries passes through their rotation.
     scale_queries(layer.rotary.query_scale, first_row, projected);
@@ -109,29 +120,35 @@ class DecoderLayer final : public Layer {
     projection_backward(w, gradients, x_TM, normed, flat.view({flat.size(0), -1}), dx_TM);
   }
 
-  void after_attention_forward(const LayerTensors& layer, const at::Tensor& x_TM, const at::Tensor& o_TA,
-                               const at::Tensor& gate_TA, const at::Tensor& y_TM,
+  void after_attention_forward(const LayerTensors& layer, const at::Tensor& x_TM, int64_t first_row,
+                               const at::Tensor& o_TA, const at::Tensor& gate_TA, const at::Tensor& y_TM,
                                KeptAfterAttention* kept) const override {
     const UnitWeights& w = layer.weights;
     const auto dtype = w[kQkv].scalar_type();
     auto [a, x1] = first_residual(w, x_TM, gated_output(config_, layer, o_TA, gate_TA));
     if (kept != nullptr) kept->x1.copy_(a.defined() ? a : x1);
     a = at::Tensor();
-    mlp_->forward(w, norm(config_, x1, w[kMlpNorm], dtype), kept != nullptr ? kept->mlp : at::Tensor(), x1);
+    const KeptParts mlp = kept != nullptr ? mlp_parts(kept->mlp) : KeptParts{};
+    mlp_->forward(w, norm(config_, x1, w[kMlpNorm], dtype), mlp.first, x1);
+    if (w[kInputGate].defined()) {
+      if (kept != nullptr) mlp.last.copy_(x1);
+      add_layer_input(config_, w, layer.input_RP.narrow(0, first_row, x_TM.size(0)), x1);
+    }
     if (w[kLayerScale].defined()) x1.mul_(w[kLayerScale]);
     y_TM.copy_(x1);
   }
 
   void after_attention_backward(const LayerTensors& layer, UnitGradients& gradients, const at::Tensor& x_TM,
-                                const at::Tensor& o_TA, const at::Tensor& gate_TA, const at::Tensor& dy_TM,
-                                KeptAfterAttention* kept, const at::Tensor& dx_TM,
+                                int64_t first_row, const at::Tensor& o_TA, const at::Tensor& gate_TA,
+                                const at::Tensor& dy_TM, KeptAfterAttention* kept, const at::Tensor& dx_TM,
                                 at::Tensor do_TA) const override {
     const UnitWeights& w = layer.weights;
     const auto dtype = w[kQkv].scalar_type();
     const bool post_norms = w[kAttentionOutNorm].defined();
     const bool scaled = w[kLayerScale].defined();
     at::Tensor o = gated_output(config_, layer, o_TA, gate_TA);
-    const at::Tensor dy = dy_TM.to(dtype, /*non_blocking=*/false, /*copy=*/scaled);
+    const bool has_input = w[kInputGate].defined();
+    at::Tensor dy = dy_TM.to(dtype, /*non_blocking=*/false, /*copy=*/scaled || has_input);
     if (scaled) dy.mul_(w[kLayerScale]);
     at::Tensor a, x1;
     if (kept == nullptr)
@@ -140,9 +157,15 @@ class DecoderLayer final : public Layer {
       x1 = add_normed(w, x_TM, a = kept->x1);
     else
       x1 = kept->x1;
+    KeptParts mlp = kept != nullptr ? mlp_parts(kept->mlp) : KeptParts{};
+    if (has_input) {
+      if (kept == nullptr) mlp = mlp_again(layer, x1);
+      layer_input_backward(config_, w, gradients, std::exchange(mlp.last, {}),
+                           layer.input_RP.narrow(0, first_row, x_TM.size(0)), dy);
+    }
     auto [dnormed, dx1_beside] = mlp_->backward(w, gradients, x1, norm(config_, x1, w[kMlpNorm], dtype), dy,
-                                                kept != nullptr ? kept->mlp : at::Tensor());
-    at::Tensor dx1 = scaled ? dy : dy.clone();
+                                                std::exchange(mlp.first, {}));
+    at::Tensor dx1 = scaled || has_input ? dy : dy.clone();
     if (dx1_beside.defined()) dx1.add_(std::exchange(dx1_beside, {}));
     norm_backward(config_, dnormed, x1, w[kMlpNorm], dx1, gradients.to_add(kMlpNorm));
     at::Tensor da = dx1;
@@ -162,6 +185,20 @@ class DecoderLayer final : public Layer {
   }
 
  private:
+  // What the MLP keeps, and with a layer input what that is added to.
+  KeptParts mlp_parts(const at::Tensor& kept_TW) const {
+    if (config_.layer_input_width == 0) return {kept_TW, {}};
+    return kept_parts(kept_TW, kept_TW.size(1) - config_.hidden_size);
+  }
+  // The same from x1.
+  KeptParts mlp_again(const LayerTensors& layer, const at::Tensor& x1_TM) const {
+    const UnitWeights& w = layer.weights;
+    const int64_t width = layer.mlp_kept_width - config_.hidden_size;
+    KeptParts parts{at::empty({x1_TM.size(0), width}, x1_TM.options()), x1_TM.clone()};
+    mlp_->forward(w, norm(config_, x1_TM, w[kMlpNorm], x1_TM.scalar_type()), parts.first, parts.last);
+    return parts;
+  }
+
   // From d of the projection to dx and the gradients.
   void projection_backward(const UnitWeights& w, UnitGradients& gradients, const at::Tensor& x_TM,
                            const at::Tensor& normed_TM, const at::Tensor& dprojected,
@@ -171,9 +208,13 @@ class DecoderLayer final : public Layer {
                   gradients.to_add(kAttentionNorm));
   }
 
+  static at::Tensor queries_of(const AttentionHeads& heads, const at::Tensor& qkv_TND) {
+    return qkv_TND.narrow(1, 0, heads.query);
+  }
   // Where q, k and v are projected to, or their gradients before it: attention's own memory where it has the
   // tile dtype and a head for each of the projection, gates apart.
   static at::Tensor projection(const AttentionHeads& heads, const at::Tensor& qkv_TND, at::ScalarType dtype) {
+    if (qkv_TND.scalar_type() == dtype && heads.share_keys) return queries_of(heads, qkv_TND);
     if (qkv_TND.scalar_type() == dtype && !heads.keys_are_values) return qkv_TND;
     return at::empty(
         {qkv_TND.size(0), (heads.projected_width() - heads.gate_width()) / heads.width, heads.width},
@@ -239,13 +280,14 @@ class DecoderLayer final : public Layer {
   RotaryHeads rotary_heads(const LayerTensors& layer, int64_t first_row) const {
     RotaryHeads rotary;
     rotary.query_heads = layer.heads.query;
-    rotary.rotated_heads = layer.heads.query + layer.heads.key_value;
+    rotary.rotated_heads = layer.heads.query + (layer.heads.share_keys ? 0 : layer.heads.key_value);
     rotary.turning_pairs = layer.rotary.cos.size(1);
     rotary.cos = layer.rotary.cos;
     rotary.sin = layer.rotary.sin;
     rotary.first_row = first_row;
     rotary.q_norm = norm_factor(config_, layer.weights[kQueryNorm]);
-    rotary.k_norm = norm_factor(config_, layer.weights[kKeyNorm]);
+    // Without keys to turn it is of none.
+    rotary.k_norm = norm_factor(config_, layer.weights[layer.heads.share_keys ? kQueryNorm : kKeyNorm]);
     rotary.norm_eps = config_.norm_eps;
     return rotary;
   }
@@ -283,8 +325,10 @@ std::unique_ptr<Head> make_head(const ModelConfig& config) {
 }
 
 int64_t mlp_kept_width(const ModelConfig& config) {
-  if (config.experts_beside_mlp) return experts_beside_mlp_kept_width(config);
-  return config.num_experts > 0 ? expert_mlp_kept_width(config) : gated_mlp_kept_width(config);
+  const int64_t before_input = config.layer_input_width > 0 ? config.hidden_size : 0;
+  if (config.experts_beside_mlp) return before_input + experts_beside_mlp_kept_width(config);
+  return before_input +
+         (config.num_experts > 0 ? expert_mlp_kept_width(config) : gated_mlp_kept_width(config));
 }
 
 }  // namespace trireme::decoder

@@ -6,8 +6,8 @@
 namespace trireme::decoder {
 
 enum LayerSlot : size_t {
-  // [(H + 2K) D, M]; without v's rows where AttentionHeads::keys_are_values, with a gate's behind each query's
-  // where it is gated. Of a DeltaNet q|k|v|b|a|z, or by key heads (DeltaProjections).
+  // [(H + 2K) D, M]; without v's rows where AttentionHeads::keys_are_values, without k's too where they are
+  // shared, with a gate's behind each query's where it is gated. Of a DeltaNet q|k|v|b|a|z, or by key heads (DeltaProjections).
   kQkv,
   kQkvBias,           // [(H + 2K) D], as well
   kOut,               // [M, H D]; of a DeltaNet [M, V Dv]
@@ -35,8 +35,18 @@ enum LayerSlot : size_t {
   kDecay,             // [V], the logarithm of how fast its states decay
   kDecayBias,         // [V], added to a
   kGatedNorm,         // [Dv], of what it gives
+  kInputGate,         // [P, M], of what a layer is told beside x (layer_input.h)
+  kInputProjection,   // [M, P]
+  kInputNorm,         // [M]
   kLayerScale,        // [1], by which y is multiplied; it is not trained
   kLayerSlots
+};
+// Of layers' inputs.
+enum LayerInputsSlot : size_t {
+  kInputWords,        // [V', L P]: a layer's columns are its own
+  kInputsProjection,  // [L P, M]
+  kInputsNorm,        // [P]
+  kLayerInputsSlots
 };
 enum OwnHeadSlot : size_t { kFinalNorm = kFamilyHeadSlots, kHeadSlots };
 

@@ -9,6 +9,7 @@
 #include "trireme/model/families/decoder_layer.h"
 #include "trireme/model/families/decoder_units.h"
 #include "trireme/model/families/delta_net_mixing.h"
+#include "trireme/model/families/layer_input.h"
 #include "trireme/model/language_model.h"
 #include "trireme/model/model_family.h"
 
@@ -277,6 +278,11 @@ ModelConfig parse(const ConfigKeys& keys) {
   TRIREME_ASSERT(kind != std::end(kKinds), "no decoder is called ", type);
   ModelConfig config = parse_decoder_config(keys, *kind);
   config.mlp_kept_width = mlp_kept_width(config);
+  if (config.key_sharing_layers > 0) {
+    ModelConfig sharing = config;
+    sharing.intermediate_size = config.sharing_intermediate_size;
+    config.sharing_mlp_kept_width = mlp_kept_width(sharing);
+  }
   return config;
 }
 
@@ -319,8 +325,8 @@ void expert_norms(UnitBuilder& build, const ModelConfig& config) {
   build.vector(kExpertScale, {{"router.per_expert_scale", config.num_experts}});
 }
 
-void gated_mlp(UnitBuilder& build, const ModelConfig& config) {
-  const int64_t m = config.hidden_size, i = config.intermediate_size;
+void gated_mlp(UnitBuilder& build, const ModelConfig& config, int64_t layer) {
+  const int64_t m = config.hidden_size, i = config.intermediate_size_of(layer);
   build.matrix(kGateUp, {{"mlp.gate_proj.weight", i}, {"mlp.up_proj.weight", i}}, m);
   if (config.mlp_bias) build.vector(kGateUpBias, {{"mlp.gate_proj.bias", i}, {"mlp.up_proj.bias", i}});
   build.matrix(kDown, {{"mlp.down_proj.weight", m}}, i);
@@ -331,16 +337,16 @@ void attention(UnitBuilder& build, const ModelConfig& config, const AttentionHea
   const int64_t m = config.hidden_size, q = heads.query_width(), kv = heads.key_value_width();
   const int64_t d = heads.width;
   const auto projections = [&](const char* parameter) {
-    std::vector<UnitBuilder::Rows> rows{{cat("self_attn.q_proj.", parameter), q + heads.gate_width()},
-                                        {cat("self_attn.k_proj.", parameter), kv}};
-    if (!heads.keys_are_values) rows.push_back({cat("self_attn.v_proj.", parameter), kv});
+    std::vector<UnitBuilder::Rows> rows{{cat("self_attn.q_proj.", parameter), q + heads.gate_width()}};
+    if (heads.projections_of_keys() > 0) rows.push_back({cat("self_attn.k_proj.", parameter), kv});
+    if (heads.projections_of_keys() > 1) rows.push_back({cat("self_attn.v_proj.", parameter), kv});
     return rows;
   };
   build.matrix(kQkv, projections("weight"), m);
   if (config.qkv_bias) build.vector(kQkvBias, projections("bias"));
   if (config.qk_norm) {
     build.vector(kQueryNorm, {{"self_attn.q_norm.weight", d}});
-    build.vector(kKeyNorm, {{"self_attn.k_norm.weight", d}});
+    if (!heads.share_keys) build.vector(kKeyNorm, {{"self_attn.k_norm.weight", d}});
   }
   build.matrix(kOut, {{"self_attn.o_proj.weight", m}}, q);
   if (config.output_bias) build.vector(kOutBias, {{"self_attn.o_proj.bias", m}});
@@ -390,10 +396,15 @@ UnitSpec layer_unit(const ModelConfig& config, int64_t layer) {
   if (config.num_experts > 0)
     expert_matrices(build, config);
   else
-    gated_mlp(build, config);
+    gated_mlp(build, config, layer);
   if (config.shared_intermediate_size > 0) shared_expert(build, config);
   if (config.experts_beside_mlp) expert_norms(build, config);
   if (config.post_norms) build.vector(kMlpOutNorm, {{"post_feedforward_layernorm.weight", m}});
+  if (const int64_t p = config.layer_input_width; p > 0) {
+    build.matrix(kInputGate, {{"per_layer_input_gate.weight", p}}, m);
+    build.matrix(kInputProjection, {{"per_layer_projection.weight", m}}, p);
+    build.vector(kInputNorm, {{"post_per_layer_input_norm.weight", m}});
+  }
   if (config.layers_have_scales) {
     build.vector(kLayerScale, {{"layer_scalar", 1}});
     build.last().stays = true;
@@ -414,6 +425,11 @@ ModelLayout layout(const ModelConfig& config) {
     layout.unread_names.push_back("mtp.");  // of multi-token prediction, as in transformers
   if (!config.whole_type.empty())
     std::ranges::copy(image_tensor_names(), std::back_inserter(layout.unread_names));
+  // Published files hold them, and transformers passes over them too.
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
+    for (const char* name : {"k_proj.", "v_proj.", "k_norm.", "v_norm."})
+      if (config.shares_keys(layer))
+        layout.unread_names.push_back(cat("layers.", layer, ".self_attn.", name));
   layout.other_forms = {
       {".lora_A.",
        "of a LoRA adapter; give the model that it belongs to, and this folder as --adapter, or "
@@ -423,7 +439,7 @@ ModelLayout layout(const ModelConfig& config) {
         ".experts.gate_up_proj",
         "all experts of a layer in one tensor, which is not read of this family; save the model again with "
         "save_pretrained, which writes each expert by itself unless save_original_format is False");
-  layout.units.reserve(static_cast<size_t>(config.num_hidden_layers) + 2);
+  layout.units.reserve(static_cast<size_t>(config.num_hidden_layers) + 3);
 
   UnitBuilder embedding("embedding", "model.", kFamilyEmbeddingSlots);
   embedding.matrix(kWords, {{"embed_tokens.weight", config.vocab_size}}, config.hidden_size);
@@ -442,11 +458,21 @@ ModelLayout layout(const ModelConfig& config) {
         "if the model's head shares the embedding, set tie_word_embeddings true in config.json";
   }
   layout.units.push_back(head.finish());
+
+  if (config.layer_input_width > 0) {
+    UnitBuilder inputs("layer_inputs", "model.", kLayerInputsSlots);
+    const int64_t columns = config.num_hidden_layers * config.layer_input_width;
+    inputs.table(kInputWords, {"embed_tokens_per_layer.weight", config.layer_input_vocab}, columns);
+    inputs.matrix(kInputsProjection, {{"per_layer_model_projection.weight", columns}}, config.hidden_size);
+    inputs.vector(kInputsNorm, {{"per_layer_projection_norm.weight", config.layer_input_width}});
+    layout.units.push_back(inputs.finish());
+    layout.layer_inputs = true;
+  }
   return layout;
 }
 
 std::vector<size_t> adapted_slots(const ModelConfig& config) {
-  std::vector<size_t> slots{kQkv, kOut, kGateUp, kDown, kSharedGate};
+  std::vector<size_t> slots{kQkv, kOut, kGateUp, kDown, kSharedGate, kInputGate, kInputProjection};
   if (config.num_experts > 0 && config.expert_kind->shared_has_lora)
     slots.insert(slots.end(), {kSharedGateUp, kSharedDown});
   return slots;
@@ -526,12 +552,15 @@ const ModelFamily& llama_family() {
                       "tie_word_embeddings",
                       "top_k_experts",
                       "use_cache",
+                      "use_double_wide_mlp",
                       "use_sliding_window",
-                      "vocab_size"},
+                      "vocab_size",
+                      "vocab_size_per_layer_input"},
       .norm_eps_key = "rms_norm_eps",
       .parse = parse,
       .layout = layout,
       .embedding = make_word_embedding,
+      .layer_inputs = make_layer_inputs,
       .layer = make_layer,
       .head = make_head,
       .tiles = TileFormula::decoder,
