@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from test_lora import LENGTH, TEXTS, loss_of, losses_of, losses_of_steps, run, train
@@ -22,9 +22,10 @@ RATE = 1e-3
 
 
 GEMMA4_EXPERTS = "gemma4_whole, with experts"
+GEMMA4_E2B = "gemma4_whole, with keys of earlier layers"
 
 
-@pytest.fixture(scope="module", params=["gemma3_whole", "gemma4_whole", GEMMA4_EXPERTS, "mistral3_ministral3", "qwen3_vl", "qwen3_5_whole",
+@pytest.fixture(scope="module", params=["gemma3_whole", "gemma4_whole", GEMMA4_EXPERTS, GEMMA4_E2B, "mistral3_ministral3", "qwen3_vl", "qwen3_5_whole",
                                         "qwen3_5_moe_whole"])
 def whole(request, tmp_path_factory):
     """A folder as one has it after a download: `model`, texts as tokens."""
@@ -33,6 +34,11 @@ def whole(request, tmp_path_factory):
     config["text_config"] |= {"vocab_size": 320, "eos_token_id": 256, "bos_token_id": None, "pad_token_id": None}
     if request.param == GEMMA4_EXPERTS:
         config["text_config"] |= {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 8}
+    if request.param == GEMMA4_E2B:
+        kinds = ["sliding_attention", "full_attention"]
+        config["text_config"] |= {"num_hidden_layers": 4, "layer_types": kinds * 2, "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
+                                  "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 320, "attention_k_eq_v": False,
+                                  "num_global_key_value_heads": None}
     if request.param.startswith("gemma4"):  # which has no forward without
         config["text_config"]["pad_token_id"] = 0
     run(folder, "init", "--preset", "tiny", "--out", "model", "--seed", 1)  # for its tokenizer
@@ -46,6 +52,13 @@ def whole(request, tmp_path_factory):
         for parameter in net.parameters():
             parameter.mul_(0.3 if parameter.dim() > 1 else 1)
     net.save_pretrained(folder / "model", save_original_format=request.param not in make_fixtures.JOINED_EXPERTS)
+    if request.param == GEMMA4_E2B:  # as published: projections that no one reads
+        file = folder / "model/model.safetensors"
+        tensors = load_file(file)
+        prefix = next(name for name in tensors if name.endswith("layers.1.self_attn.k_proj.weight")).partition("layers.")[0]
+        for layer, name in ((2, "k_proj"), (3, "v_proj"), (3, "k_norm")):
+            tensors[f"{prefix}layers.{layer}.self_attn.{name}.weight"] = torch.full((8,), 7.0)
+        save_file(tensors, file, metadata={"format": "pt"})
     for file in ("preprocessor_config.json", "README.md", "LICENSE"):
         (folder / "model" / file).write_text("{}")
     (folder / "texts.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in TEXTS))
@@ -80,7 +93,9 @@ def test_steps_are_those_of_the_whole_model_and_go_back_into_it(whole, tmp_path,
     losses = losses_of_steps(model, optimizer)
     said = train(whole, tmp_path / "run", "--zero", zero, ranks=ranks, rate=RATE)
     assert f"the language model of a {model.config.model_type}" in said
-    assert losses_of(tmp_path / "run") == pytest.approx(losses, rel=1e-5)
+    # In the sixth step of this model Transformers in fp32 is 1.2e-5 from itself in fp64.
+    sharp = getattr(model.config.text_config, "num_kv_shared_layers", 0) > 0
+    assert losses_of(tmp_path / "run") == pytest.approx(losses, rel=1e-4 if sharp else 1e-5)
 
     after = evaluated(whole, "--checkpoint", tmp_path / "run")
     run(whole, "export", "--checkpoint", tmp_path / "run", "--out", tmp_path / "text")

@@ -30,7 +30,7 @@ def ended(arena, *words):
 
 def draw_model(arena, random, folder):
     preset = random.choice(["tiny", "tiny-mistral", "tiny-qwen2", "tiny-qwen3", "tiny-gemma3", "tiny-mixtral", "tiny-qwen3-moe",
-                            "tiny-ministral3", "tiny-gemma4"])
+                            "tiny-ministral3", "tiny-gemma4", "tiny-gemma4-e2b"])
     heads, kv_heads, width = random.choice(HEADS)
     sizes = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "num_hidden_layers": random.choice([1, 2, 3]),
              "hidden_size": heads * width, "intermediate_size": random.choice([40, 100, 177])}
@@ -41,6 +41,13 @@ def draw_model(arena, random, folder):
         types = [random.choice(["sliding_attention", "full_attention"]) for _ in range(sizes["num_hidden_layers"])]
         sizes |= {"head_dim": width, "global_head_dim": random.choice([width, 2 * width, 6]), "num_global_key_value_heads": 1,
                   "attention_k_eq_v": random.choice(["true", "false"]), "layer_types": json.dumps(types)}
+    if preset == "tiny-gemma4-e2b":
+        layers = random.choice([3, 4, 5])
+        sharing = random.choice([1, layers - 2])
+        types = ["sliding_attention", "full_attention"] + random.choices(["sliding_attention", "full_attention"], k=layers - 3) + ["full_attention"]
+        sizes |= {"num_hidden_layers": layers, "head_dim": width, "global_head_dim": random.choice([width, 2 * width]),
+                  "layer_types": json.dumps(types), "num_kv_shared_layers": sharing, "hidden_size_per_layer_input": random.choice([3, 16]),
+                  "use_double_wide_mlp": random.choice(["true", "false"])}
     if preset == "tiny-mixtral":
         sizes |= {"num_local_experts": random.choice([2, 3, 7]), "num_experts_per_tok": random.choice([1, 2]), "head_dim": width}
     if preset == "tiny-qwen3-moe":
@@ -48,7 +55,7 @@ def draw_model(arena, random, folder):
                   "moe_intermediate_size": random.choice([8, 40]), "norm_topk_prob": random.choice(["true", "false"])}
     if preset in ("tiny-qwen3", "tiny-qwen3-moe"):
         sizes |= {"hidden_size": 64, "head_dim": width}
-    if preset in ("tiny-mistral", "tiny-gemma3", "tiny-gemma4"):
+    if preset in ("tiny-mistral", "tiny-gemma3", "tiny-gemma4", "tiny-gemma4-e2b"):
         sizes["sliding_window"] = random.choice([7, 32, 50, 256])
     code, said = ended(arena, "init", "--preset", preset, "--out", folder, "--seed", random.randrange(99), "--set",
                        *[f"{name}={value}" for name, value in sizes.items()])

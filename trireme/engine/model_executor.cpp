@@ -210,8 +210,7 @@ void ModelExecutor::make_layer_inputs(const EmbeddedTokens& embedded, const at::
   const int unit = layout_.layer_inputs_unit();
   const int64_t tokens = x.size(0);
   across.x_RM = x;
-  across.inputs_LRP =
-      at::empty({config_.num_hidden_layers, tokens, config_.layer_input_width}, x.options());
+  across.inputs_LRP = at::empty({config_.num_hidden_layers, tokens, config_.layer_input_width}, x.options());
   const UnitWeights weights = bind(unit, order.gather(unit));
   {
     const MemoryScope tiles(MemoryCategory::tiles);

@@ -99,6 +99,7 @@ double product_flops_made_again(const RecomputePlan& plan, const ForecastInputs&
   const ModelSizes& model = inputs.model;
   const bool mlp_has_down = model.post_norms || model.tiles == TileFormula::encoder;
   const double down = mlp_has_down ? 0 : 2 * static_cast<double>(model.hidden * model.mlp_width());
+  const double of_input = 4 * static_cast<double>(model.hidden * model.layer_input_width);
   double flops = 0;
   for (int64_t layer = 0; layer < plan.layers; ++layer) {
     const bool keeps_attention = layer >= plan.layers - plan.layers_keeping(KeptPart::attention);
@@ -106,7 +107,7 @@ double product_flops_made_again(const RecomputePlan& plan, const ForecastInputs&
     if (layer < plan.layers - plan.layers_keeping(KeptPart::qkv)) flops += qkv.product_flops;
     if (layer < plan.layers - plan.layers_keeping(KeptPart::mlp)) flops += mlp.product_flops;
     if (plan.is_last_of_group(layer)) continue;
-    flops += mlp.product_flops + down + (keeps_attention ? 0 : qkv.product_flops);
+    flops += mlp.product_flops + down + of_input + (keeps_attention ? 0 : qkv.product_flops);
   }
   return flops;
 }
