@@ -87,15 +87,15 @@ def language_parameters(model):
 def test_steps_are_those_of_the_whole_model_and_go_back_into_it(whole, tmp_path, ranks, zero):
     model = load(whole / "model")
     trained = language_parameters(model)
+    # At the rate of the others Transformers in fp32 is 1.2e-5 from itself in fp64 after six steps.
+    rate = RATE / 10 if getattr(model.config.text_config, "num_kv_shared_layers", 0) else RATE
     groups = [{"params": [parameter for parameter in trained if (parameter.dim() > 1) == decays], "weight_decay": decay}
               for decays, decay in ((True, 0.1), (False, 0.0))]  # as the Trainer has it
-    optimizer = torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.999), eps=1e-8)
+    optimizer = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.999), eps=1e-8)
     losses = losses_of_steps(model, optimizer)
-    said = train(whole, tmp_path / "run", "--zero", zero, ranks=ranks, rate=RATE)
+    said = train(whole, tmp_path / "run", "--zero", zero, ranks=ranks, rate=rate)
     assert f"the language model of a {model.config.model_type}" in said
-    # In the sixth step of this model Transformers in fp32 is 1.2e-5 from itself in fp64.
-    sharp = getattr(model.config.text_config, "num_kv_shared_layers", 0) > 0
-    assert losses_of(tmp_path / "run") == pytest.approx(losses, rel=1e-4 if sharp else 1e-5)
+    assert losses_of(tmp_path / "run") == pytest.approx(losses, rel=1e-5)
 
     after = evaluated(whole, "--checkpoint", tmp_path / "run")
     run(whole, "export", "--checkpoint", tmp_path / "run", "--out", tmp_path / "text")
