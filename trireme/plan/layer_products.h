@@ -64,4 +64,9 @@ struct LayerProducts {
   }
 };
 
+// Of what all layers are told beside x.
+inline LayerProducts::Sides layer_inputs_projection(const ModelSizes& model) {
+  return {model.hidden, model.layers * model.layer_input_width};
+}
+
 }  // namespace trireme

@@ -10,6 +10,7 @@
 #include "trireme/forecast/store_bytes.h"
 #include "trireme/kernels/delta_rule_bytes.h"
 #include "trireme/kernels/token_tiles.h"
+#include "trireme/plan/kind_work.h"
 #include "trireme/plan/layer_products.h"
 
 namespace trireme {
@@ -19,49 +20,6 @@ namespace {
 LayerProducts::Sides head_dense(const ModelSizes& model) {
   return {model.hidden, model.hidden};
 }
-
-// Of what all layers are told beside x.
-LayerProducts::Sides layer_inputs_projection(const ModelSizes& model) {
-  return {model.hidden, model.layers * model.layer_input_width};
-}
-
-// Of one kind of layers.
-struct KindWork {
-  LayerProducts products;
-  AttentionHeads heads;
-  std::optional<DeltaNet> delta_net;  // in place of attention
-  int64_t rank_value_heads = 0;       // of it
-  int64_t rank_heads;
-  int64_t unit_elements;  // of a layer
-  double pairs;           // of one head of a layer
-  UlyssesExchangeBytes ulysses{};
-  ExchangeBytes ring{};
-
-  KindWork(const ForecastInputs& inputs, double pairs_of_layer)
-      : products(inputs.model),
-        heads(inputs.model.common_heads()),
-        delta_net(inputs.model.delta_net),
-        rank_heads(inputs.rank_heads),
-        unit_elements(inputs.model.unit_elements[1]),
-        pairs(pairs_of_layer) {
-    if (delta_net) {
-      const int ranks = inputs.ulysses * inputs.ring;
-      rank_value_heads = delta_share(delta_net->heads, inputs.sp_rank, ranks).value.size();
-      if (ranks > 1)
-        ulysses = column_exchange_bytes(delta_net->heads, {inputs.tokens, inputs.ulysses, inputs.ring},
-                                        inputs.batch, inputs.storage_bytes, inputs.sp_rank);
-      return;
-    }
-    const HeadShares shares = share_heads(heads.query, heads.key_value, inputs.ulysses);
-    const SampleLayout layout{inputs.tokens, inputs.ulysses, inputs.ring};
-    const ExchangeExtents extents{inputs.batch, heads.width, inputs.storage_bytes, kFloat_bytes,
-                                  inputs.head_chunks};
-    if (inputs.ulysses > 1) ulysses = ulysses_exchange_bytes(extents, layout, shares, inputs.sp_rank);
-    if (inputs.ring > 1)
-      ring = (inputs.gathers_keys ? gather_exchange_bytes : ring_exchange_bytes)(extents, layout, shares,
-                                                                                 inputs.sp_rank);
-  }
-};
 
 class Counter {
  public:
