@@ -118,6 +118,8 @@ class OffloadedUpdate : public ::testing::Test {
 };
 
 TEST_F(OffloadedUpdate, is_bitwise_the_update_beside_the_values_at_every_stage) {
+  TemporaryFolder told;  // a model with a unit of what layers are told
+  testing::write_tiny_model(told.path(), testing::tiny_gemma4_e2b_config());
   for (const int ranks : {1, 2})
     for (int stage = 0; stage <= 3; ++stage)
       for (const bool in_backward : {false, true}) {
@@ -131,6 +133,7 @@ TEST_F(OffloadedUpdate, is_bitwise_the_update_beside_the_values_at_every_stage) 
         EngineOptions offloaded = plain;
         offloaded.offload.optimizer = Offload::disk;
         expect_same(model_.path(), plain, offloaded, ranks);
+        expect_same(told.path(), plain, offloaded, ranks);
       }
   EXPECT_TRUE(std::filesystem::is_empty(disk_.path())) << "files were left behind";
 }

@@ -9,6 +9,7 @@
 #include "trireme/engine/check_options.h"
 
 #include "tests/engine/policy_cases.h"
+#include "tests/engine/tiny_model.h"
 #include "tests/support/relative_error.h"
 #include "tests/support/temporary_folder.h"
 
@@ -22,8 +23,11 @@ using Outcome = testing::PolicyOutcome;
 
 class PolicyCombinations : public ::testing::Test {
  protected:
-  void SetUp() override { testing::write_policy_model(model_.path()); }
-  TemporaryFolder model_, disk_;
+  void SetUp() override {
+    testing::write_policy_model(model_.path());
+    testing::write_tiny_model(told_.path(), testing::tiny_gemma4_e2b_config());
+  }
+  TemporaryFolder model_, told_, disk_;  // of `told_` layers are told of their tokens, by a unit of its own
   testing::PlainRuns plain_{model_.path()};
 };
 
@@ -59,24 +63,28 @@ TEST_F(PolicyCombinations, offload_to_disk_is_bitwise_equal_to_none) {
   resident.options.precision = Precision::bf16;
   Case disk = resident;
   disk.options.offload = {Offload::disk, Offload::disk, Offload::disk, disk_.path(), 0};
-  const Outcome a = run_policy(model_.path(), resident, find_optimizer("adamw_torch"), 3);
-  const Outcome b = run_policy(model_.path(), disk, find_optimizer("adamw_torch"), 3);
-  EXPECT_EQ(a.losses, b.losses);
-  for (const auto& [name, weights] : a.weights) EXPECT_TRUE(at::equal(weights, b.weights.at(name))) << name;
+  for (const auto& model : {model_.path(), told_.path()}) {
+    const Outcome a = run_policy(model, resident, find_optimizer("adamw_torch"), 3);
+    const Outcome b = run_policy(model, disk, find_optimizer("adamw_torch"), 3);
+    EXPECT_EQ(a.losses, b.losses);
+    for (const auto& [name, weights] : a.weights) EXPECT_TRUE(at::equal(weights, b.weights.at(name))) << name;
+  }
 }
 
 TEST_F(PolicyCombinations, stages_are_bitwise_equal_without_accumulation) {
   Case none;
   none.ranks = 3;
   none.options.ulysses = 3;
-  const Outcome expected = run_policy(model_.path(), none, find_optimizer("sgd"), 3);
-  for (const ZeroStage stage : {ZeroStage::optimizer, ZeroStage::gradients, ZeroStage::parameters}) {
-    Case c = none;
-    c.options.zero = stage;
-    const Outcome got = run_policy(model_.path(), c, find_optimizer("sgd"), 3);
-    EXPECT_EQ(got.losses, expected.losses) << int(stage);
-    for (const auto& [name, gradient] : expected.gradients)
-      EXPECT_TRUE(at::equal(gradient, got.gradients.at(name))) << name << ", stage " << int(stage);
+  for (const auto& model : {model_.path(), told_.path()}) {
+    const Outcome expected = run_policy(model, none, find_optimizer("sgd"), 3);
+    for (const ZeroStage stage : {ZeroStage::optimizer, ZeroStage::gradients, ZeroStage::parameters}) {
+      Case c = none;
+      c.options.zero = stage;
+      const Outcome got = run_policy(model, c, find_optimizer("sgd"), 3);
+      EXPECT_EQ(got.losses, expected.losses) << int(stage);
+      for (const auto& [name, gradient] : expected.gradients)
+        EXPECT_TRUE(at::equal(gradient, got.gradients.at(name))) << name << ", stage " << int(stage);
+    }
   }
 }
 

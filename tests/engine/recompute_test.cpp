@@ -51,11 +51,11 @@ Json five_gemma4_layers(bool experts = false) {
   return config;
 }
 
-// Two of them take keys of others, and all are told of their tokens.
+// The last three take keys of the first two, and all are told of their tokens.
 Json five_gemma4_e2b_layers() {
   Json config = testing::tiny_gemma4_e2b_config();
   config["num_hidden_layers"] = kLayers;
-  config["num_kv_shared_layers"] = 2;
+  config["num_kv_shared_layers"] = 3;
   for (const char* type : {"sliding_attention", "full_attention"}) config["layer_types"].push_back(type);
   return config;
 }

@@ -37,7 +37,7 @@ ForecastInputs sharing() {
                   .v_norm = true,
                   .post_norms = true,
                   .rotary_tables = 1,
-                  .unit_elements = {5120, 64, 64, 64, 128, 128, 192, 64, 8960},
+                  .unit_elements = {5120, 8960, 64, 64, 64, 128, 128, 192, 64},
                   .tied = true};
   inputs.tokens = kTokens;
   inputs.tile_tokens = inputs.logits_tile_tokens = kTile;
@@ -57,7 +57,7 @@ TEST(LayerKinds, of_a_model_that_shares_keys_are_those_with_keys_and_those_witho
   EXPECT_EQ(without.common_heads().projected_width(), q);
   EXPECT_EQ(without.intermediate, 2 * i);
   EXPECT_EQ(without.mlp_kept_width, 4 * i + 2 * m);
-  EXPECT_EQ(without.unit_elements, (std::vector<int64_t>{5120, 128, 128, 192, 64, 8960}));
+  EXPECT_EQ(without.unit_elements, (std::vector<int64_t>{5120, 8960, 128, 128, 192, 64}));
 }
 
 TEST(KeySharing, keeps_keys_and_inputs_until_their_gradients) {
@@ -85,13 +85,11 @@ TEST(KeySharing, keeps_keys_and_inputs_until_their_gradients) {
 
 TEST(KeySharing, gathers_the_table_before_the_first_layer_and_behind_the_last) {
   const RecomputePlan plan{Recompute::none, 1, 1, 2};
-  EXPECT_EQ(forward_order(2, {.tied = true, .layer_inputs = true}), (std::vector<int>{0, 4, 1, 2, 3, 0}));
+  EXPECT_EQ(forward_order(2, {.tied = true, .layer_inputs = true}), (std::vector<int>{0, 1, 2, 3, 4, 0}));
   EXPECT_EQ(training_order(plan, {.tied = true, .layer_inputs = true}),
-            (std::vector<int>{0, 4, 1, 2, 3, 0, 2, 1, 4}));
+            (std::vector<int>{0, 1, 2, 3, 4, 0, 3, 2, 1}));
   EXPECT_EQ(training_order(plan, {.tied = true, .layer_inputs = true, .trained = false}),
-            (std::vector<int>{0, 4, 1, 2, 3, 0, 2, 1}));
-  EXPECT_EQ(closing_order(5, true), (std::vector<int>{3, 2, 1, 4, 0}));
-  EXPECT_EQ(closing_order(4, false), (std::vector<int>{3, 2, 1, 0}));
+            (std::vector<int>{0, 1, 2, 3, 4, 0, 3, 2}));
 }
 
 // The tied matrix is open with every unit, the table with it alone.
@@ -123,8 +121,8 @@ TEST(TileBytes, of_layers_that_are_told_of_their_tokens_hold_what_the_input_is_a
   EXPECT_EQ(bytes.output_forward, 4 * kTile * (m + 3 * P)) << "y; gate and input, their product";
   // x1, a, dy; gate|up, b and y; gate and input, d(product), the product, d(norm)
   EXPECT_EQ(bytes.output_backward, 4 * kTile * (2 * m + 2 * i + m + m + 2 * P + m + 2 * P + m));
-  // normed, rows of the table and of the projection; their gradients
-  EXPECT_EQ(bytes.layer_inputs_forward, 4 * kTile * 6 * P * 3);
+  // Rows of the projection and of the table; their gradients, with what was projected
+  EXPECT_EQ(bytes.layer_inputs_forward, 4 * kTile * 6 * P * 2);
   EXPECT_EQ(bytes.layer_inputs_backward, 4 * kTile * (6 * P * 3 + m));
 }
 

@@ -205,12 +205,12 @@ CASES = {
     "gemma4_inputs": (gemma4(num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2, num_kv_shared_layers=2,
                              use_double_wide_mlp=True, hidden_size_per_layer_input=10, vocab_size_per_layer_input=44, vocab_size=40,
                              intermediate_size=10, hidden_size=24, head_dim=8, global_head_dim=16, final_logit_softcapping=3.0, rope_parameters=by_type(QUARTER)), 2, 61),
-    # The same beside experts; keys that are values, of the first layer for the last.
-    "gemma4_inputs_experts": (gemma4(num_hidden_layers=3, layer_types=["full_attention", "sliding_attention", "full_attention"],
-                                     num_kv_shared_layers=1, hidden_size_per_layer_input=8, vocab_size_per_layer_input=40, vocab_size=40, hidden_size=24,
+    # The same beside experts; keys that are values, of the first layer for the last two.
+    "gemma4_inputs_experts": (gemma4(num_hidden_layers=4, layer_types=["full_attention", "sliding_attention"] + ["full_attention"] * 2,
+                                     num_kv_shared_layers=2, hidden_size_per_layer_input=8, vocab_size_per_layer_input=40, vocab_size=40, hidden_size=24,
                                      attention_k_eq_v=True, num_global_key_value_heads=1, enable_moe_block=True, num_experts=3,
-                                     top_k_experts=2, moe_intermediate_size=8, intermediate_size=12, head_dim=8, global_head_dim=16,
-                                     rope_parameters=by_type(QUARTER)), 2, 61),
+                                     top_k_experts=2, moe_intermediate_size=6, intermediate_size=12, head_dim=8, global_head_dim=16,
+                                     rope_parameters=by_type(QUARTER)), 1, 61),
 }
 
 

@@ -36,16 +36,16 @@ TEST(KeySharing, multiplies_by_queries_alone_and_turns_them_alone) {
 }
 
 TEST(KeySharing, has_wide_mlps_where_the_model_says_so) {
-  EXPECT_DOUBLE_EQ(
-      products_of(sharing_step(Recompute::none, /*wide=*/true)) - products_of(sharing_step(Recompute::none)),
-      6 * kTokens * 2 * 3 * m * i);
+  const PlannedStep wide = sharing_step(Recompute::none, /*wide=*/true), step = sharing_step(Recompute::none);
+  EXPECT_DOUBLE_EQ(products_of(wide) - products_of(step), 6 * kTokens * 2 * 3 * m * i);
+  for (const WorkKind kind : {WorkKind::activation, WorkKind::activation_backward})
+    EXPECT_DOUBLE_EQ(amount_of(wide, kind), amount_of(step, kind) * 6 / 4) << "of two layers twice as much";
 }
 
 TEST(LayerInputs, are_made_once_and_multiplied_by_in_each_layer) {
   PlannedStep step = small_step(static_cast<int64_t>(kTokens), Recompute::none);
   const double products = products_of(step), parameters = matmul_parameters(step.inputs.model);
   step.inputs.model.layer_input_width = static_cast<int64_t>(p);
-  step.inputs.model.unit_elements.push_back(9000);
   constexpr double kProjection = 4 * p * m, kOfLayers = 4 * 2 * p * m;
   EXPECT_EQ(matmul_parameters(step.inputs.model), parameters + kProjection + kOfLayers);
   // Each product runs once more in backward: its norm's backward reads what it gave.
@@ -58,7 +58,7 @@ TEST(LayerInputs, of_a_sharded_model_are_gathered_before_layers_and_behind_them)
   step.inputs.model.unit_elements = {5000, 100, 100, 100, 100, 7000};
   const double bytes = sent_bytes(step, TrafficKind::gathered_parameters);
   step.inputs.model.layer_input_width = static_cast<int64_t>(p);
-  step.inputs.model.unit_elements.push_back(9000);
+  step.inputs.model.unit_elements.insert(step.inputs.model.unit_elements.begin() + 1, 9000);
   EXPECT_DOUBLE_EQ(sent_bytes(step, TrafficKind::gathered_parameters), bytes + 2 * 9000 * 4 * 0.5);
 }
 

@@ -18,7 +18,7 @@ struct AcrossLayers {
     at::Tensor dkv_RKD;  // fp32; undefined: nothing was added
   };
   at::Tensor inputs_LRP;         // [L, R, P]; undefined where the model has none
-  at::Tensor x_RM;               // that they were made of, for their backward
+  at::Tensor x_RM;               // that they were made of; undefined where there is no backward of them
   std::map<int64_t, Keys> keys;  // by the layer that gives them, while a pass needs them
 };
 

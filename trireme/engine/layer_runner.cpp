@@ -93,21 +93,27 @@ at::Tensor LayerRunner::mix_backward(const Call& call, UnitGradients& gradients,
   return mixing_.delta_net->backward(std::move(do_BsHD), std::move(qkv), delta_call(call), gradients);
 }
 
-void LayerRunner::pass_on_key_gradients(const Call& call, int64_t layer, const at::Tensor& dqkv_RND) {
+void LayerRunner::add_in_tiles(const at::Tensor& sum, const at::Tensor& more) const {
+  in_tiles(sum.size(0), [&](int64_t begin, int64_t count) {
+    sum.narrow(0, begin, count).add_(more.narrow(0, begin, count));
+  });
+}
+
+void LayerRunner::pass_on_key_gradients(const Call& call, const at::Tensor& dqkv_RND) {
   if (call.keys == nullptr) return;
   const at::Tensor dkv = keys_and_values(call.tensors.heads, dqkv_RND);
   at::Tensor& sum = call.keys->dkv_RKD;
   if (call.tensors.heads.share_keys) {
     if (sum.defined()) {
-      sum.add_(dkv);
+      add_in_tiles(sum, dkv);
       return;
     }
     sum = dkv.to(compute_dtype(dkv), /*non_blocking=*/false, /*copy=*/true).contiguous();
     count_as(sum, MemoryCategory::activations);
     return;
   }
-  if (sum.defined()) dkv.add_(sum);
-  call.context.across->keys.erase(layer);
+  if (sum.defined()) add_in_tiles(dkv, sum);
+  *call.keys = {};
 }
 
 at::Tensor LayerRunner::forward(int64_t layer, const UnitWeights& weights, const SequenceContext& context,
@@ -195,7 +201,7 @@ at::Tensor LayerRunner::backward(int64_t layer, const UnitWeights& weights, Unit
   x1 = gate_up = at::Tensor();
   const at::Tensor dqkv =
       mix_backward(call, gradients, std::move(do_BsHD), std::move(qkv), std::move(output)).flatten(0, 1);
-  pass_on_key_gradients(call, layer, dqkv);
+  pass_on_key_gradients(call, dqkv);
   in_tiles(tokens, [&](int64_t begin, int64_t count) {
     layer_->before_attention_backward(tensors, gradients, x.narrow(0, begin, count), begin,
                                       dqkv.narrow(0, begin, count), undefined_or_rows(gate, begin, count),

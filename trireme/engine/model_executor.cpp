@@ -209,7 +209,6 @@ void ModelExecutor::make_layer_inputs(const EmbeddedTokens& embedded, const at::
                                       AcrossLayers& across) {
   const int unit = layout_.layer_inputs_unit();
   const int64_t tokens = x.size(0);
-  across.x_RM = x;
   across.inputs_LRP = at::empty({config_.num_hidden_layers, tokens, config_.layer_input_width}, x.options());
   const UnitWeights weights = bind(unit, order.gather(unit));
   {
@@ -253,8 +252,7 @@ at::Tensor ModelExecutor::forward(
 }
 
 void ModelExecutor::add_layer_inputs_gradient(GradientStore& gradients, const EmbeddedTokens& embedded,
-                                              const AcrossLayers& across, const at::Tensor& dx,
-                                              UnitOrder& order) {
+                                              AcrossLayers& across, const at::Tensor& dx, UnitOrder& order) {
   const int unit = layout_.layer_inputs_unit();
   {
     const UnitWeights weights = bind(unit, order.gather(unit));
@@ -268,6 +266,7 @@ void ModelExecutor::add_layer_inputs_gradient(GradientStore& gradients, const Em
     sums.finish();
     order.release(unit);
   }
+  across.inputs_LRP = across.x_RM = at::Tensor();
   close(unit, gradients);
 }
 
@@ -354,6 +353,7 @@ at::Tensor ModelExecutor::forward_backward(const TokenBatch& batch, double scale
   const EmbeddedTokens embedded{batch.tokens.to(settings_.device).flatten(), context.positions};
   const at::Tensor targets = batch.targets.to(settings_.device).flatten().contiguous();
   at::Tensor x = embed(embedded, order, across);
+  if (layer_inputs_ && !layout_.adapted()) across.x_RM = x;
   for (int64_t layer = 0; layer < plan.layers; ++layer) {
     activity_.set_layer(layer, PassDirection::forward);
     const int unit = layout_.layer_unit(layer);

@@ -75,9 +75,9 @@ class ModelExecutor {
   // Back through layers [begin, end), one group of the plan: d(output) of the last -> d(input) of the first.
   at::Tensor group_backward(int64_t begin, int64_t end, const SequenceContext& context, at::Tensor dx,
                             UnitOrder& order, GradientStore& gradients, ActivationStore& activations);
-  // Added to dx too.
+  // Added to dx too; what layers were told is freed.
   void add_layer_inputs_gradient(GradientStore& gradients, const EmbeddedTokens& embedded,
-                                 const AcrossLayers& across, const at::Tensor& dx, UnitOrder& order);
+                                 AcrossLayers& across, const at::Tensor& dx, UnitOrder& order);
   void add_embedding_gradient(GradientStore& gradients, const EmbeddedTokens& embedded, const at::Tensor& dx,
                               UnitOrder& order);
   UnitGradients open(int unit, GradientStore& gradients) const;

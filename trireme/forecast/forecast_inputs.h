@@ -64,8 +64,7 @@ struct ModelSizes {
   // Documents of no more tokens are causal squares in some layer: its window; 0 where attention is full.
   int64_t causal_tokens = std::numeric_limits<int64_t>::max();
   TileFormula tiles = TileFormula::decoder;
-  // As ModelLayout's: the flat buffers of the embedding, of each layer, of the head, and of layers' inputs where
-  // they have some.
+  // The flat buffers of ModelLayout's units.
   std::vector<int64_t> unit_elements;
   bool tied = false;
   bool embedding_read_backward = false;
@@ -84,11 +83,12 @@ struct ModelSizes {
     return !layers_of_keys.empty() && layers_of_keys[layer] != static_cast<int64_t>(layer);
   }
   EndUnits end_units() const { return {tied, embedding_read_backward, has_layer_inputs(), !adapted()}; }
-  size_t head_unit() const { return unit_elements.size() - (has_layer_inputs() ? 2 : 1); }
+  size_t first_layer_unit() const { return static_cast<size_t>(end_units().first_layer()); }
   // Elements of what is trained of a unit.
   int64_t trained_elements(size_t unit) const {
     if (!adapted()) return unit_elements[unit];
-    return unit == 0 || unit > adapter_elements.size() ? 0 : adapter_elements[unit - 1];
+    const size_t first = first_layer_unit();
+    return unit < first || unit >= first + adapter_elements.size() ? 0 : adapter_elements[unit - first];
   }
 
   bool scales_queries(int64_t tokens) const { return tokens > most_unscaled_tokens; }

@@ -1,6 +1,5 @@
-// The units of one pass over the model in the order in which forward and backward gather their parameters, and
-// in which backward closes their gradients. Unit 0 is the embedding, then come the layers, then the head, then
-// layers' inputs where the model has some.
+// The units of one pass over the model in the order in which forward and backward gather their parameters. Unit 0
+// is the embedding, then come layers' inputs where the model has some, the layers, and the head.
 #pragma once
 
 #include <vector>
@@ -15,14 +14,13 @@ struct EndUnits {
   bool embedding_read_backward = false;
   bool layer_inputs = false;
   bool trained = true;  // else nothing goes back behind the layers (LoRA)
+  int first_layer() const { return layer_inputs ? 2 : 1; }
 };
 
-// embedding, layers' inputs, layers, head (with the embedding's matrix when tied)
+// All, in the order of their numbers (and the embedding's matrix again when tied).
 std::vector<int> forward_order(int64_t layers, const EndUnits& ends);
 // The same, then group by group from the last: its layers but the last forward, then all of them back; layers'
 // inputs; the embedding where its backward reads it.
 std::vector<int> training_order(const RecomputePlan& plan, const EndUnits& ends);
-// Of so many units: from the last, with layers' inputs before the embedding.
-std::vector<int> closing_order(size_t units, bool layer_inputs);
 
 }  // namespace trireme

@@ -46,7 +46,7 @@ ModelSizes model_of(const ModelSizes& whole, LayerKind kind, bool share_keys) {
       if (i < first || i >= first + layers || is_of(i - first)) values.push_back(all[i]);
   };
   keep_layers(model.layer_windows, 0);
-  keep_layers(model.unit_elements, 1);
+  keep_layers(model.unit_elements, whole.first_layer_unit());
   keep_layers(model.adapter_elements, 0);
   if (kind == LayerKind::common && whole.full_heads) {
     const int64_t longest = std::ranges::max(model.layer_windows);

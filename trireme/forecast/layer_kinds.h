@@ -18,8 +18,8 @@ struct LayerKinds {
   std::vector<size_t> of_layer;        // the kind of each layer: an index of inputs
   int64_t layers_of(LayerKind kind) const;
   // Of all layers, those of an entry.
-  double share(size_t kind) const {
-    return static_cast<double>(inputs[kind].model.layers) / static_cast<double>(of_layer.size());
+  double share(size_t entry) const {
+    return static_cast<double>(inputs[entry].model.layers) / static_cast<double>(of_layer.size());
   }
 };
 // Of a model without full_heads, delta_layers and layers_of_keys one kind: the inputs as they are.

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <functional>
-#include <map>
-#include <utility>
+#include <set>
 
 #include "trireme/attention/delta_heads.h"
 #include "trireme/base/error.h"
@@ -139,8 +138,8 @@ std::vector<int64_t> rotary_widths(const ModelSizes& model) {
 
 bool layers_are_equal(const ModelSizes& model) {
   const std::vector<int64_t>& units = model.unit_elements;
-  const auto head = units.begin() + static_cast<std::ptrdiff_t>(model.head_unit());
-  return std::adjacent_find(units.begin() + 1, head, std::not_equal_to<>()) == head;
+  const auto first = units.begin() + static_cast<std::ptrdiff_t>(model.first_layer_unit());
+  return std::adjacent_find(first, units.end() - 1, std::not_equal_to<>()) == units.end() - 1;
 }
 
 class Timeline {
@@ -189,7 +188,7 @@ class Timeline {
     name_pass("head");
     units_.gathered += model.tied ? 2 : 1;
     send_away(plan_.layers);
-    units_.open = static_cast<int>(plan_.layers) + 1;
+    units_.open = static_cast<int>(model.unit_elements.size()) - 1;
     record("tiles", {{tiles, tile_->head}});
     close_unit();
     for (int64_t end = plan_.layers; end > 0; end = plan_.group_begin(end - 1)) {
@@ -211,22 +210,25 @@ class Timeline {
   }
 
  private:
+  int64_t layer_inputs_bytes() const {
+    return inputs_.batch * inputs_.shard_tokens * plan_.layers * inputs_.model.layer_input_width *
+           inputs_.storage_bytes;
+  }
   // What layers are told beside x, and x itself, which a layer may keep as well, stay until their gradients.
   void make_layer_inputs() {
-    const ModelSizes& model = inputs_.model;
     name_pass("layers' inputs");
     ++units_.gathered;
-    held_[activations] +=
-        inputs_.batch * inputs_.shard_tokens * plan_.layers * model.layer_input_width * inputs_.storage_bytes;
-    if (activations_leave(inputs_)) held_[activations] += layer_->x;
+    held_[activations] += layer_inputs_bytes();
+    if (activations_leave(inputs_) && !inputs_.model.adapted()) held_[activations] += layer_->x;
     record("tiles", {{tiles, tile_->layer_inputs_forward}});
   }
   void layer_inputs_backward() {
     name_pass("gradient of layers' inputs");
     ++units_.gathered;
-    units_.open = static_cast<int>(inputs_.model.head_unit()) + 1;
+    units_.open = 1;
     if (!activations_leave(inputs_)) held_[activations] += layer_->x;
     record("tiles", {{tiles, tile_->layer_inputs_backward}});
+    held_[activations] -= layer_inputs_bytes() + layer_->x;
     close_unit();
   }
   bool gives_keys(int64_t layer) const {
@@ -238,7 +240,7 @@ class Timeline {
     if (inputs_.model.layers_of_keys.empty()) return;
     const int64_t source = inputs_.model.layers_of_keys[static_cast<size_t>(pass_layer_)];
     if (source != pass_layer_) {
-      if (std::exchange(summed_keys_[source], true)) return;
+      if (!summed_keys_.insert(source).second) return;
       held_[activations] += layer_->kv_sums;
     } else if (gives_keys(pass_layer_)) {
       held_[activations] -= layer_->kv + layer_->kv_sums;
@@ -439,7 +441,7 @@ class Timeline {
     for (int64_t layer = end - 1; layer >= begin; --layer) {
       name_pass("backward", layer);
       ++units_.gathered;
-      units_.open = static_cast<int>(layer) + 1;
+      units_.open = static_cast<int>(inputs_.model.first_layer_unit()) + static_cast<int>(layer);
       SavedSlots slots = plan_.kept_by_forward(layer).set(kX);
       if (layer + 1 < end) slots |= kept_again(layer);
       backward(slots);
@@ -538,8 +540,8 @@ class Timeline {
   const TileBytes* tile_ = nullptr;
   bool leaves_out_ = false;
   bool going_back_ = false;
-  std::map<int64_t, bool> summed_keys_;  // by the layer that gave them
-  std::vector<int64_t> keeping_;         // layers that keep something
+  std::set<int64_t> summed_keys_;  // layers whose keys' gradients are there
+  std::vector<int64_t> keeping_;   // layers that keep something
   MemoryBytes held_;
   size_t first_resident_ = 0;  // of keeping_: from it on in memory
   const char* pass_ = "";

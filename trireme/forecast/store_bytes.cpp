@@ -35,7 +35,7 @@ std::vector<int64_t> gathered_elements(const ForecastInputs& inputs, const std::
   const std::vector<int64_t>& units = inputs.model.unit_elements;
   const std::vector<int> order = training_order(inputs.recompute, inputs.model.end_units());
   const bool ahead = uploads || inputs.offload.parameters != Offload::disk;
-  const int embedding = 0, head = static_cast<int>(inputs.model.head_unit());
+  const int embedding = 0, head = static_cast<int>(units.size()) - 1;
   std::vector<int64_t> gathered;
   for (size_t i = 0; i < order.size(); ++i) {
     // Of a tied matrix the embedding is there beside the head.
@@ -56,15 +56,6 @@ std::vector<int64_t> gathered_elements(const ForecastInputs& inputs, const std::
 // Elements of an fp32 gradient that stay until its sum is finished: what travels narrowed is a copy.
 int64_t whole_while_summed(const ForecastInputs& inputs, int64_t unit_elements) {
   return inputs.reduce_bytes == kFloat_bytes ? unit_elements : 0;
-}
-
-// Of a disk's, alone: a unit where it was read and the next one, which is read ahead; tied, the head's and the
-// embedding's.
-int64_t opened_at_once(const ForecastInputs& inputs, const std::vector<int64_t>& shares) {
-  const std::vector<int> order = training_order(inputs.recompute, inputs.model.end_units());
-  std::vector<int64_t> in_order;
-  for (const int unit : order) in_order.push_back(shares[unit]);
-  return largest_run(in_order, 2) + (inputs.model.tied ? shares[inputs.model.head_unit()] : 0);
 }
 
 int64_t most_gathered(const ForecastInputs& inputs, const std::vector<int64_t>& shares, bool uploads) {
@@ -119,16 +110,16 @@ int64_t parameter_bytes(const ForecastInputs& inputs) {
   const int64_t gathered = alone ? 0 : most_gathered(inputs, shares, /*uploads=*/false);
   if (inputs.offload.parameters != Offload::disk)
     return (sum_of(shares) + gathered + adapters) * inputs.tile_bytes;
-  const int64_t work = alone ? opened_at_once(inputs, shares) : gathered + std::ranges::max(shares);
+  // Alone, a unit is opened where it was read and the next one read ahead; tied, the head's and the
+  // embedding's.
+  const int64_t work = alone ? largest_run(shares, 2) + (inputs.model.tied ? shares.back() : 0)
+                             : gathered + std::ranges::max(shares);
   if (inputs.model.adapted()) return (work + adapters) * inputs.tile_bytes;
   const int64_t stepped = on_disk_elements(inputs, shares);
   if (updates_are_deferred(inputs)) return (work + stepped) * inputs.tile_bytes;
   // The two units that were stepped last are on their way to the disk still.
-  const std::vector<int> closing = closing_order(shares.size(), inputs.model.has_layer_inputs());
-  const int64_t leaving = inputs.update_in_backward
-                              ? shares[closing.back()] + shares[closing[closing.size() - 2]]
-                              : shares.back() + shares[shares.size() - 2];
-  return std::max(work + leaving, stepped) * inputs.tile_bytes;
+  const size_t last = inputs.update_in_backward ? 1 : shares.size() - 1;
+  return std::max(work + shares[last] + shares[last - 1], stepped) * inputs.tile_bytes;
 }
 
 int64_t gradient_bytes(const ForecastInputs& inputs) {
@@ -144,12 +135,11 @@ int64_t gradient_bytes(const ForecastInputs& inputs) {
   int64_t most = 0;
   const bool beside = sums_go_beside_backward(inputs);
   const size_t leaving = beside ? 2 : 1;
-  const std::vector<int> closing = closing_order(units.size(), inputs.model.has_layer_inputs());
-  for (size_t i = 0; i < closing.size(); ++i) {
-    const int unit = closing[i];
+  for (size_t unit = 0; unit < units.size(); ++unit) {
     const int64_t open = units[unit] + (inputs.model.tied && unit > 0 ? units.front() : 0);
-    const int64_t summing = beside && i > 0 ? whole_while_summed(inputs, units[closing[i - 1]]) : 0;
-    const int64_t left = leaves && i >= leaving ? shares[closing[i - leaving]] : 0;
+    const int64_t summing =
+        beside && unit + 1 < units.size() ? whole_while_summed(inputs, units[unit + 1]) : 0;
+    const int64_t left = leaves && unit + leaving < units.size() ? shares[unit + leaving] : 0;
     most = std::max(most, open + summing + left);
   }
   const int64_t sums = inputs.update_in_backward || !sums_stay ? 0 : sum_of(shares);

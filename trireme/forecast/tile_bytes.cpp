@@ -164,7 +164,7 @@ void add_layer_inputs(const ModelSizes& model, const TileSizes& s, int64_t layer
   if (s.p == 0) return;
   const int64_t rows = s.head_T * layers, all = rows * s.p * s.t, x = s.head_T * s.m;
   const auto norm = [&](int64_t halves) { return s.blocks(halves, s.p, rows, s.p); };
-  bytes.layer_inputs_forward = x * s.convert + 2 * all + std::max(all, norm(2));
+  bytes.layer_inputs_forward = x * s.convert + 2 * all + norm(2);
   if (model.adapted()) return;
   const int64_t added = s.t == kFloat_bytes ? all : 2 * rows * s.p * kFloat_bytes;
   const int64_t products = std::max(s.sum_gradient(layers * s.p, s.m, s.head_T), x * s.t);
@@ -272,7 +272,7 @@ void add_experts_beside_mlp(const ModelSizes& model, const TileSizes& s, TileByt
                                    2 * Tm + std::max(Tm, s.blocks(2, s.m)), 3 * Tm + experts_made,
                                    Tm + experts.forward(experts_made), 2 * Tm + s.T * s.m * kFloat_bytes}));
   };
-  const int64_t with_input = s.T * s.q * s.o_copy + Tm + layer_input_forward(s);
+  const int64_t with_input = Tm + layer_input_forward(s);
   bytes.output_forward = std::max(forward(mlp.gate_up, experts.gate_up + experts.logits), with_input);
   bytes.output_forward_kept = std::max(forward(0, 0), with_input);
 
@@ -281,7 +281,9 @@ void add_experts_beside_mlp(const ModelSizes& model, const TileSizes& s, TileByt
     // o, dy; a or, where that is kept, x1
     const int64_t scaled = s.convert == 0 ? Tm : 0;
     const int64_t before = s.T * s.q * s.o_copy + s.T * s.m * s.convert + x1 + Tm + scaled;
-    const int64_t held = before + Tm + made_again;  // normed
+    // What an input was added to goes before the MLP's backward.
+    const int64_t added_to = s.p > 0 && made_again > 0 ? Tm : 0;
+    const int64_t held = before + Tm + made_again - added_to;  // normed
     const int64_t sums = held + 3 * Tm + s.rms_backward(s.T);
     const int64_t of_experts = held + 4 * Tm + experts.backward(0);
     const int64_t of_router = held + 4 * Tm + experts.logits + s.rms_backward(s.T);
@@ -357,7 +359,7 @@ TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
     return std::max({T * q * s.o_copy + T * m * (s.convert + t) + post + s.inner(1), gated_output_bytes(s),
                      2 * T * m * t + s.blocks(2, m), T * (2 * m + gate_up + i) * t + s.blocks(2, i)});
   };
-  const int64_t with_input = T * q * s.o_copy + T * m * t + layer_input_forward(s);
+  const int64_t with_input = T * m * t + layer_input_forward(s);
   bytes.output_forward = std::max(forward(2 * i), with_input);
   bytes.output_forward_kept = std::max(forward(0), with_input);
   const auto backward = [&](int64_t x1, int64_t gate_up) {

@@ -43,7 +43,8 @@ constexpr int64_t tile_tokens_by_rule(int64_t mlp_width, bool on_gpu, double tok
 
 inline int64_t tile_tokens_by_rule(const ModelSizes& model, bool on_gpu) {
   const int64_t rows_width = model.experts > 0 ? model.experts_per_token * model.hidden : 0;
-  const int64_t widest = std::max(model.mlps_per_token() * model.intermediate, model.shared_intermediate);
+  const int64_t widest = std::max(
+      {model.mlps_per_token() * model.intermediate, model.shared_intermediate, model.sharing_intermediate});
   return tile_tokens_by_rule(std::max(widest, rows_width / 2), on_gpu, model.tokens_per_expert_row());
 }
 

@@ -276,15 +276,16 @@ AttentionHeads full_heads_by_layer(const ConfigKeys& keys, const ModelConfig& co
 
 // What each layer is told of its token beside x.
 void read_layer_inputs(const ConfigKeys& keys, ModelConfig& config) {
-  constexpr int64_t kSilent = 256, kWidest = 65536;  // the former of the smallest Gemma 4, E2B
+  constexpr int64_t kSilent = 256;  // as E2B has it: transformers' own value
+  constexpr int64_t kWidest = 65536;
   const char* const kKey = "hidden_size_per_layer_input";
   config.layer_input_width = keys.integer(kKey, kSilent);
   if (config.layer_input_width == 0) return;
   config.layer_input_width = keys.size(kKey, kSilent, kWidest);
   config.layer_input_vocab = keys.size("vocab_size_per_layer_input", 262144);
   if (config.layer_input_vocab < config.vocab_size)
-    keys.refuse("vocab_size_per_layer_input",
-                cat("tokens from it up to vocab_size ", config.vocab_size, " would have no row"));
+    keys.refuse("vocab_size_per_layer_input", cat("expected at least vocab_size ", config.vocab_size,
+                                                  ": each token reads a row of that table"));
 }
 
 // Which layers take keys and values of an earlier one.
@@ -301,7 +302,9 @@ void read_key_sharing(const ConfigKeys& keys, ModelConfig& config) {
                             ", and no layer like it is left whose keys it would take"));
   const bool wide = keys.boolean("use_double_wide_mlp", false);
   if (config.key_sharing_layers > 0 && wide && config.num_experts > 0)
-    keys.refuse("use_double_wide_mlp", "wide MLPs beside experts are not built");
+    keys.refuse(
+        "use_double_wide_mlp",
+        "wide MLPs beside experts are not built here; trireme.parallelize takes them (docs/huggingface.md)");
   config.sharing_intermediate_size = config.intermediate_size * (wide ? 2 : 1);
 }
 

@@ -114,9 +114,10 @@ struct TiedName {
 };
 
 struct ModelLayout {
-  std::vector<UnitSpec> units;  // [0] embedding, [1..L] layers, [L+1] head, [L+2] layers' inputs
-  bool layer_inputs = false;    // whether the last one is there
-  bool tied = false;            // the head unit then lacks the output matrix and uses the embedding's
+  // Embedding, (layers' inputs), layers, head: as forward gathers them.
+  std::vector<UnitSpec> units;
+  bool layer_inputs = false;  // whether the second is of these
+  bool tied = false;          // the head unit then lacks the output matrix and uses the embedding's
   bool embedding_read_backward = false;  // the embedding's backward needs its values, not its gradient alone
   std::vector<TiedName> tied_names = {};
   // What files of this kind may hold and this model does not have: names that contain one of these.
@@ -124,9 +125,9 @@ struct ModelLayout {
   // Parameters as other programs write them, which is not read: what their names contain, and what to do.
   std::vector<std::pair<std::string, std::string>> other_forms = {};
   int embedding_unit() const { return 0; }
-  int layer_unit(int64_t layer) const { return static_cast<int>(1 + layer); }
-  int head_unit() const { return static_cast<int>(units.size()) - (layer_inputs ? 2 : 1); }
-  int layer_inputs_unit() const { return head_unit() + 1; }
+  int layer_inputs_unit() const { return 1; }
+  int layer_unit(int64_t layer) const { return static_cast<int>((layer_inputs ? 2 : 1) + layer); }
+  int head_unit() const { return static_cast<int>(units.size()) - 1; }
 
   Adapters adapters = {};  // of LoRA; none: the units are trained
 
@@ -136,7 +137,7 @@ struct ModelLayout {
   // The number among these of a unit, or of its adapters; none: it stays as it is.
   std::optional<int> trained_unit(int unit) const {
     if (!adapted()) return unit;
-    const bool layer = unit > embedding_unit() && unit < head_unit();
+    const bool layer = unit >= layer_unit(0) && unit < head_unit();
     return layer ? std::optional(unit - layer_unit(0)) : std::nullopt;
   }
 

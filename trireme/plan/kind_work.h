@@ -16,6 +16,7 @@ struct KindWork {
   std::optional<DeltaNet> delta_net;  // in place of attention
   int64_t rank_value_heads = 0;       // of it
   int64_t rank_heads;
+  double act_width;       // values of a token between its MLPs' products
   int64_t unit_elements;  // of a layer
   double pairs;           // of one head of a layer
   UlyssesExchangeBytes ulysses{};
@@ -26,7 +27,8 @@ struct KindWork {
         heads(inputs.model.common_heads()),
         delta_net(inputs.model.delta_net),
         rank_heads(inputs.rank_heads),
-        unit_elements(inputs.model.unit_elements[1]),
+        act_width(static_cast<double>(inputs.model.mlp_width())),
+        unit_elements(inputs.model.unit_elements[inputs.model.first_layer_unit()]),
         pairs(pairs_of_layer) {
     if (delta_net) {
       const int ranks = inputs.ulysses * inputs.ring;

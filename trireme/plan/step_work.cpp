@@ -89,7 +89,7 @@ class Counter {
   }
   // Of its rows for experts, which are hidden wide.
   double rows_width() const { return static_cast<double>(model_.mlps_per_token() * model_.hidden); }
-  double act_width() const { return static_cast<double>(model_.mlp_width()); }
+  double act_width() const { return kind_->act_width; }
 
   void add(WorkKind kind, double size, double width, double amount) {
     for (WorkItem& item : work_.items)
@@ -185,8 +185,13 @@ class Counter {
     if (turned_width() > 0) token_wise(WorkKind::rotation, turned_width());
     scale_queries();
     if (normed_width() > 0) token_wise(WorkKind::norm, normed_width());
+    copy_shared_keys();
     part_gates();
     if (!chunked()) send_qkv();
+  }
+  // Into a layer that takes them; their gradients are added up.
+  void copy_shared_keys() {
+    if (kind_->heads.share_keys) token_wise(WorkKind::copy, 2 * key_width());
   }
   void scale_queries() {
     if (model_.scales_queries(in_.tokens) && !delta_net()) token_wise(WorkKind::copy, query_width());
@@ -268,6 +273,7 @@ class Counter {
     norms_beside_mlp();
     post_norm();
     layer_input();
+    if (model_.has_layer_inputs()) token_wise(WorkKind::norm, m());
     token_wise(WorkKind::copy, m());
     if (keeps[kX1]) token_wise(WorkKind::copy, m());
     // A decoder makes what it keeps in its place, but for the input of a norm behind the MLP.
@@ -288,7 +294,6 @@ class Counter {
     token_wise(WorkKind::copy, input_width());
     token_wise(WorkKind::activation, input_width());
     product(kind_->products.input_projection);
-    token_wise(WorkKind::norm, m());
   }
   void layer_input_backward() {
     token_wise(WorkKind::norm_backward, m());
@@ -306,7 +311,7 @@ class Counter {
     add(WorkKind::norm, head_rows_ * values, 0, rows_ * values);
     add(WorkKind::embedding, head_rows_ * values, 0, rows_ * values);
     add(WorkKind::copy, head_rows_ * values, 0, 2 * rows_ * values);
-    if (in_.zero == 3) gather(model_.unit_elements.back());
+    if (in_.zero == 3) gather(model_.unit_elements[1]);
   }
   void layer_inputs_backward() {
     if (!model_.has_layer_inputs() || model_.adapted()) return;
@@ -317,7 +322,7 @@ class Counter {
     add(WorkKind::norm_backward, head_rows_ * values, 0, rows_ * values);
     add(WorkKind::embedding, head_rows_ * values, 0, rows_ * values);
     add(WorkKind::copy, head_rows_ * values, 0, 3 * rows_ * values);
-    if (in_.zero == 3) gather(model_.unit_elements.back());
+    if (in_.zero == 3) gather(model_.unit_elements[1]);
   }
 
   const KindWork* kind_of(int64_t layer) const {
@@ -423,7 +428,8 @@ class Counter {
     send(TrafficKind::ring, 2 * ring_calls(), static_cast<double>(kind_->ring.backward));
     send(exchange(), messages(), static_cast<double>(kind_->ulysses.dqkv_to_seq));
     token_wise(WorkKind::copy, qkv_width());  // dq, dk and dv are joined
-    if (exchanges())                          // packed and, key by key, added up
+    copy_shared_keys();
+    if (exchanges())  // packed and, key by key, added up
       token_wise(WorkKind::copy, static_cast<double>(sent) * query_width() + 2 * qkv_width());
     token_wise(WorkKind::norm, m());
     if (turned_width() > 0) token_wise(WorkKind::rotation, turned_width());
@@ -460,8 +466,7 @@ class Counter {
       multiply(WorkKind::matmul, dense, head_rows_);
       multiply(WorkKind::weight_gradient, dense, gradient_width(head_rows_));
     }
-    if (in_.zero == 3)
-      gather(model_.unit_elements[model_.head_unit()] + (model_.tied ? model_.unit_elements.front() : 0));
+    if (in_.zero == 3) gather(model_.unit_elements.back() + (model_.tied ? model_.unit_elements.front() : 0));
     if (in_.zero == 3) gather(model_.unit_elements.front());
   }
 

@@ -148,7 +148,7 @@ class DecoderLayer final : public Layer {
     const bool scaled = w[kLayerScale].defined();
     at::Tensor o = gated_output(config_, layer, o_TA, gate_TA);
     const bool has_input = w[kInputGate].defined();
-    at::Tensor dy = dy_TM.to(dtype, /*non_blocking=*/false, /*copy=*/scaled || has_input);
+    at::Tensor dy = dy_TM.to(dtype, /*non_blocking=*/false, /*copy=*/scaled);
     if (scaled) dy.mul_(w[kLayerScale]);
     at::Tensor a, x1;
     if (kept == nullptr)
@@ -165,7 +165,7 @@ class DecoderLayer final : public Layer {
     }
     auto [dnormed, dx1_beside] = mlp_->backward(w, gradients, x1, norm(config_, x1, w[kMlpNorm], dtype), dy,
                                                 std::exchange(mlp.first, {}));
-    at::Tensor dx1 = scaled || has_input ? dy : dy.clone();
+    at::Tensor dx1 = scaled ? dy : dy.clone();
     if (dx1_beside.defined()) dx1.add_(std::exchange(dx1_beside, {}));
     norm_backward(config_, dnormed, x1, w[kMlpNorm], dx1, gradients.to_add(kMlpNorm));
     at::Tensor da = dx1;
@@ -286,7 +286,7 @@ class DecoderLayer final : public Layer {
     rotary.sin = layer.rotary.sin;
     rotary.first_row = first_row;
     rotary.q_norm = norm_factor(config_, layer.weights[kQueryNorm]);
-    // Without keys to turn it is of none.
+    // The kernels want a vector where there are no keys to norm, too.
     rotary.k_norm = norm_factor(config_, layer.weights[layer.heads.share_keys ? kQueryNorm : kKeyNorm]);
     rotary.norm_eps = config_.norm_eps;
     return rotary;

@@ -54,7 +54,7 @@ class ExpertsBesideMlp final : public DecoderMlp {
     const auto dtype = normed_TM.scalar_type();
     at::Tensor filled_TW = kept_TW;
     if (!filled_TW.defined()) {
-      filled_TW = at::empty({normed_TM.size(0), config_.mlp_kept_width}, normed_TM.options());
+      filled_TW = at::empty({normed_TM.size(0), experts_beside_mlp_kept_width(config_)}, normed_TM.options());
       at::Tensor y_TM = x1_TM.clone();
       forward(w, normed_TM, filled_TW, y_TM);
     }

@@ -21,8 +21,7 @@ class DecoderLayerInputs final : public LayerInputs {
 
   void forward(const UnitWeights& w, const at::Tensor& tokens, const at::Tensor& x_TM,
                const at::Tensor& inputs_LTP) const override {
-    at::Tensor sum_RP =
-        rms_norm(projected_rows(w, x_TM.to(w.dtype())), w[kInputsNorm], config_.norm_eps, w.dtype());
+    at::Tensor sum_RP = norm(config_, projected_rows(w, x_TM.to(w.dtype())), w[kInputsNorm], w.dtype());
     at::Tensor words = w[kInputWords].index_select(0, tokens);
     sum_RP.add_(words.mul_(words_scale(inputs_LTP)).view(sum_RP.sizes())).mul_(std::sqrt(0.5));
     inputs_LTP.copy_(sum_RP.view({tokens.size(0), config_.num_hidden_layers, -1}).transpose(0, 1));
@@ -39,8 +38,8 @@ class DecoderLayerInputs final : public LayerInputs {
     }
     const at::Tensor projected_RP = projected_rows(w, x);
     at::Tensor dprojected = at::zeros_like(projected_RP);
-    rms_norm_backward(dsum_TLP.view(projected_RP.sizes()), projected_RP, w[kInputsNorm], config_.norm_eps,
-                      dprojected, gradients.to_add(kInputsNorm));
+    norm_backward(config_, dsum_TLP.view(projected_RP.sizes()), projected_RP, w[kInputsNorm], dprojected,
+                  gradients.to_add(kInputsNorm));
     dprojected = dprojected.mul_(root()).view({tokens.size(0), -1});
     gradients.add_linear(kInputsProjection, std::nullopt, dprojected, x);
     dx_TM.add_(product(dprojected, w[kInputsProjection]));

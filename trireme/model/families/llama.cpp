@@ -426,10 +426,10 @@ ModelLayout layout(const ModelConfig& config) {
   if (!config.whole_type.empty())
     std::ranges::copy(image_tensor_names(), std::back_inserter(layout.unread_names));
   // Published files hold them, and transformers passes over them too.
-  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
+  for (int64_t layer = config.num_hidden_layers - config.key_sharing_layers; layer < config.num_hidden_layers;
+       ++layer)
     for (const char* name : {"k_proj.", "v_proj.", "k_norm.", "v_norm."})
-      if (config.shares_keys(layer))
-        layout.unread_names.push_back(cat("layers.", layer, ".self_attn.", name));
+      layout.unread_names.push_back(cat("layers.", layer, ".self_attn.", name));
   layout.other_forms = {
       {".lora_A.",
        "of a LoRA adapter; give the model that it belongs to, and this folder as --adapter, or "
@@ -447,6 +447,15 @@ ModelLayout layout(const ModelConfig& config) {
       "a model whose head shares the embedding keeps it under this name; save it again with transformers";
   layout.units.push_back(embedding.finish());
 
+  if (config.layer_input_width > 0) {
+    UnitBuilder inputs("layer_inputs", "model.", kLayerInputsSlots);
+    const int64_t columns = config.num_hidden_layers * config.layer_input_width;
+    inputs.table(kInputWords, {"embed_tokens_per_layer.weight", config.layer_input_vocab}, columns);
+    inputs.matrix(kInputsProjection, {{"per_layer_model_projection.weight", columns}}, config.hidden_size);
+    inputs.vector(kInputsNorm, {{"per_layer_projection_norm.weight", config.layer_input_width}});
+    layout.units.push_back(inputs.finish());
+    layout.layer_inputs = true;
+  }
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
     layout.units.push_back(layer_unit(config, layer));
 
@@ -458,16 +467,6 @@ ModelLayout layout(const ModelConfig& config) {
         "if the model's head shares the embedding, set tie_word_embeddings true in config.json";
   }
   layout.units.push_back(head.finish());
-
-  if (config.layer_input_width > 0) {
-    UnitBuilder inputs("layer_inputs", "model.", kLayerInputsSlots);
-    const int64_t columns = config.num_hidden_layers * config.layer_input_width;
-    inputs.table(kInputWords, {"embed_tokens_per_layer.weight", config.layer_input_vocab}, columns);
-    inputs.matrix(kInputsProjection, {{"per_layer_model_projection.weight", columns}}, config.hidden_size);
-    inputs.vector(kInputsNorm, {{"per_layer_projection_norm.weight", config.layer_input_width}});
-    layout.units.push_back(inputs.finish());
-    layout.layer_inputs = true;
-  }
   return layout;
 }
 
