@@ -62,8 +62,9 @@ TEST_F(MemoryOfAStep, measured_peaks_of_every_category_are_within_5_percent_of_t
     const auto of_ranks = measure_memory(test, /*threads=*/1);
     for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
       const auto& [state, forecast, inputs] = of_ranks[rank];
-      SCOPED_TRACE(::testing::Message() << test.name << ", rank " << rank << "\n"
-                                        << memory_report(state, forecast) << "fullest: " << forecast.fullest.name());
+      SCOPED_TRACE(::testing::Message()
+                   << test.name << ", rank " << rank << "\n"
+                   << memory_report(state, forecast) << "fullest: " << forecast.fullest.name());
       const bool bound = has_less_workspace(test);
       for (const MemoryCategory category : kAllMemoryCategories)
         if (bound && category == tiles)
@@ -130,8 +131,9 @@ TEST_F(MemoryOfAStep, in_native_bf16_peaks_are_within_5_percent_however_a_sequen
                           o.ring = ring;
                         }};
         for (const auto& [state, forecast, inputs] : measure_memory(test, 1)) {
-          SCOPED_TRACE(::testing::Message() << name << ", ulysses " << ulysses << ", ring " << ring << "\n"
-                                            << memory_report(state, forecast) << "fullest: " << forecast.fullest.name());
+          SCOPED_TRACE(::testing::Message()
+                       << name << ", ulysses " << ulysses << ", ring " << ring << "\n"
+                       << memory_report(state, forecast) << "fullest: " << forecast.fullest.name());
           // On AMX oneDNN keeps blocks of both operands beside a product: they tell in tiles of so few tokens.
           const double of_tiles = processor_bf16_units() == Bf16Units::amx ? 0.08 : 0.05;
           for (const MemoryCategory category : kAllMemoryCategories)
@@ -166,9 +168,10 @@ TEST_F(MemoryOfAStep, in_native_bf16_tiles_of_many_tokens_hold_no_more_than_the_
                       o.recompute = Recompute::full;
                     }};
     for (const auto& [state, forecast, inputs] : measure_memory(test, run.threads)) {
-      SCOPED_TRACE(::testing::Message() << run.name << ", ring " << run.ring << ", " << run.threads
-                                        << " threads, tiles of " << run.tile_tokens << "\n"
-                                        << memory_report(state, forecast) << "fullest: " << forecast.fullest.name());
+      SCOPED_TRACE(::testing::Message()
+                   << run.name << ", ring " << run.ring << ", " << run.threads << " threads, tiles of "
+                   << run.tile_tokens << "\n"
+                   << memory_report(state, forecast) << "fullest: " << forecast.fullest.name());
       for (const MemoryCategory category : kAllMemoryCategories)
         if (category != tiles)
           expect_within(0.05, name_of(category), state.peak[category], forecast.peak[category]);
@@ -277,8 +280,9 @@ TEST_F(MemoryOfAStep, beside_the_pass_only_what_is_stepped_depends_on_timing) {
     const auto of_ranks = measure_memory(test.run, 1, 2);
     for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
       const auto& [state, forecast, inputs] = of_ranks[rank];
-      SCOPED_TRACE(::testing::Message() << test.run.name << ", rank " << rank << "\n"
-                                        << memory_report(state, forecast) << "fullest: " << forecast.fullest.name());
+      SCOPED_TRACE(::testing::Message()
+                   << test.run.name << ", rank " << rank << "\n"
+                   << memory_report(state, forecast) << "fullest: " << forecast.fullest.name());
       ForecastInputs in_place = inputs;
       in_place.offload.optimizer = Offload::none;
       for (const MemoryCategory category : kAllMemoryCategories) {
