@@ -120,6 +120,18 @@ Json gemma4_e2b_model() {
   return config;
 }
 
+// What the layers that share keys pass on is as wide as what attention takes.
+Json gemma4_e2b_keys_model() {
+  Json config = gemma4_e2b_model();
+  config.update({{"num_key_value_heads", 4},
+                 {"num_global_key_value_heads", nullptr},
+                 {"attention_k_eq_v", false},
+                 {"head_dim", 64},
+                 {"global_head_dim", 128},
+                 {"intermediate_size", 64}});
+  return config;
+}
+
 Json qwen3_5_model() {
   return of_four_layers(tiny_qwen3_5_config(4, 2), {{"intermediate_size", 640},
                                                     {"partial_rotary_factor", 0.25},
@@ -402,6 +414,12 @@ std::vector<MemoryCase> memory_cases() {
          o.precision = Precision::bf16;
          o.bf16_matmul = Bf16Matmul::fp32;
          o.logits_tile_tokens = 16;
+       }},
+      {"gemma 4 E2B, 1 rank, as many keys as queries, bf16", gemma4_e2b_keys_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::full;
+         o.precision = Precision::bf16;
+         o.bf16_matmul = Bf16Matmul::fp32;
        }},
       {"gemma 4 E2B, 2 ranks, LoRA", gemma4_e2b_model, 2, 2, 1, 1024,
        lora([](EngineOptions& o) { o.logits_tile_tokens = 16; })},

@@ -10,6 +10,7 @@
 #include "trireme/forecast/sequence_ranks.h"
 #include "trireme/forecast/store_bytes.h"
 #include "trireme/forecast/tile_bytes.h"
+#include "trireme/forecast/tile_rules.h"
 
 namespace trireme::key_sharing_test {
 namespace {
@@ -81,6 +82,7 @@ TEST(KeySharing, keeps_keys_and_inputs_until_their_gradients) {
   EXPECT_EQ(activations_at("backward of layer 1: output tiles"), kX + kInputs + 2 * kKept + 2 * kKeys);
   EXPECT_EQ(activations_at("backward of layer 0: output tiles"), kX + kInputs + kKept);
   EXPECT_EQ(activations_at("gradient of layers' inputs: tiles"), 2 * kX + kInputs) << "and x, as dx runs";
+  EXPECT_EQ(activations_at("gradient of the embedding: sums of the step"), kX);
 }
 
 TEST(KeySharing, gathers_the_table_before_the_first_layer_and_behind_the_last) {
@@ -101,6 +103,13 @@ TEST(KeySharing, holds_the_tables_gradient_beside_the_embeddings_alone) {
   EXPECT_EQ(gradient_bytes(inputs), 4 * (shares + 8960 + 5120));
   // The embedding, and the table on its way; then the table and the first layer.
   EXPECT_EQ(parameter_bytes(inputs), 4 * (shares + 5120 + 8960));
+}
+
+TEST(TileRules, are_of_the_widest_mlp) {
+  ModelSizes model = sharing().model;
+  model.intermediate = 8192;
+  model.sharing_intermediate = 2 * 8192;
+  EXPECT_EQ(tile_tokens_by_rule(model, /*on_gpu=*/false), tile_tokens_by_rule(2 * 8192, /*on_gpu=*/false));
 }
 
 TEST(TileBytes, of_layers_that_share_keys_hold_queries_alone) {

@@ -406,6 +406,10 @@ TEST(ModelConfig, of_gemma_4_layers_with_full_attention_have_other_heads) {
     every_sixth += cat(layer == 5 ? "\"0" : ",\"", layer, "\":", by_layer);
   EXPECT_EQ(parse(cat(sizes, R"(,"per_layer_config":{)", every_sixth, "}}")).full_heads, config.full_heads)
       << "as transformers 5 writes it again";
+  for (const char* none : {"{}", "null"})
+    EXPECT_EQ(parse(cat(sizes, R"(,"global_head_dim":512,"per_layer_config":)", none, "}")).heads_of(5),
+              (AttentionHeads{32, 16, 256, true}))
+        << "no layer differs";
   for (const std::string& other :
        {cat(R"("5":)", by_layer), std::string(R"("5":{"head_dim":512,"sliding_window":9})"),
         cat(every_sixth, R"(,"06":)", by_layer), cat(every_sixth, R"(,"5":)", by_layer)})
@@ -451,6 +455,7 @@ TEST(ModelConfig, of_gemma_4_what_is_not_built_is_refused_with_where_it_trains) 
     return refusal(small("gemma4_text", R"("hidden_size_per_layer_input":0,)" + keys));
   };
   EXPECT_THAT(gemma4(R"("num_kv_shared_layers":4)"), HasSubstr("expected 0 to 3"));
+  EXPECT_THAT(gemma4(R"("num_kv_shared_layers":null)"), HasSubstr("null says nothing here"));
   EXPECT_THAT(gemma4(R"("num_kv_shared_layers":1)"), HasSubstr("layer 3 has full attention, and no layer"));
   EXPECT_THAT(
       gemma4(

@@ -2,6 +2,7 @@
 // against sums made by hand.
 #include <gtest/gtest.h>
 
+#include "trireme/forecast/recompute_cost.h"
 #include "trireme/plan/step_work.h"
 
 #include "tests/plan/small_request.h"
@@ -33,6 +34,9 @@ TEST(KeySharing, multiplies_by_queries_alone_and_turns_them_alone) {
   for (const WorkKind kind : {WorkKind::attention_forward, WorkKind::attention_backward})
     EXPECT_DOUBLE_EQ(amount_of(step, kind), amount_of(whole, kind)) << "they attend as the others do";
   EXPECT_DOUBLE_EQ(step.model_flops(), whole.model_flops() - 6 * kTokens * 2 * m * 2 * kv);
+  // k and v are copied where they are taken, and their gradients added up.
+  EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::copy),
+                   amount_of(whole, WorkKind::copy) + 2 * kTokens * 2 * 2 * kv);
 }
 
 TEST(KeySharing, has_wide_mlps_where_the_model_says_so) {
@@ -50,6 +54,24 @@ TEST(LayerInputs, are_made_once_and_multiplied_by_in_each_layer) {
   EXPECT_EQ(matmul_parameters(step.inputs.model), parameters + kProjection + kOfLayers);
   // Each product runs once more in backward: its norm's backward reads what it gave.
   EXPECT_DOUBLE_EQ(products_of(step), products + (6 + 2) * kTokens * (kProjection + kOfLayers));
+}
+
+TEST(LayerInputs, are_multiplied_by_once_more_in_a_second_forward_as_the_cost_of_recomputing_says) {
+  const auto more = [](int64_t width, bool cost) {
+    PlannedStep step = small_step(static_cast<int64_t>(kTokens), Recompute::keep_attention);
+    step.inputs.model.layer_input_width = width;
+    const auto products = [&] {
+      return cost ? kTokens * product_flops_made_again(step.inputs.recompute, step.inputs)
+                  : products_of(step);
+    };
+    const double every_layer = products();
+    step.inputs.recompute.checkpoint_every = 2;
+    return products() - every_layer;
+  };
+  // Two of the four layers.
+  constexpr double kInputs = 2 * kTokens * 2 * 2 * m * p;
+  for (const bool cost : {false, true})
+    EXPECT_DOUBLE_EQ(more(static_cast<int64_t>(p), cost) - more(0, cost), kInputs) << cost;
 }
 
 TEST(LayerInputs, of_a_sharded_model_are_gathered_before_layers_and_behind_them) {

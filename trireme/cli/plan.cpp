@@ -301,7 +301,7 @@ int run_plan(const std::vector<std::string>& arguments) {
   Plan plan = make_plan(request);
   if (!stretched.empty()) plan.advice.push_back(stretched);
   const int64_t reach = position_reach(model.config);
-  if (std::max(plan.best.tokens(), plan.longest_tokens) > reach)
+  if (stretched.empty() && std::max(plan.best.tokens(), plan.longest_tokens) > reach)
     plan.advice.push_back(cat("the model has ", format_count(reach), " positions: longer samples need ",
                               model.config.rotates ? "--rope_scaling, or " : "",
                               "documents no longer than that"));

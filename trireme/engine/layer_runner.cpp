@@ -1,5 +1,6 @@
 #include "trireme/engine/layer_runner.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "trireme/device/memory_account.h"
@@ -23,6 +24,18 @@ at::Tensor by_tokens(const at::Tensor& o_BsHD) {
 
 at::Tensor keys_and_values(const AttentionHeads& heads, const at::Tensor& qkv_RND) {
   return qkv_RND.narrow(1, heads.query, 2 * heads.key_value);
+}
+
+// sum += more, whose dtypes may differ: on a CPU ATen widens what it adds, of all rows at once.
+void add_in_blocks(const at::Tensor& sum_RKD, const at::Tensor& more_RKD) {
+  constexpr int64_t kBlock_elements = int64_t{1} << 18;
+  const int64_t rows = sum_RKD.size(0);
+  const int64_t block =
+      sum_RKD.is_cpu() ? std::max<int64_t>(1, kBlock_elements / (sum_RKD.size(1) * sum_RKD.size(2))) : rows;
+  const MemoryScope scope(MemoryCategory::tiles);
+  for_tiles(rows, block, [&](int64_t begin, int64_t count) {
+    sum_RKD.narrow(0, begin, count).add_(more_RKD.narrow(0, begin, count));
+  });
 }
 
 at::Tensor undefined_or_rows(const at::Tensor& whole, int64_t begin, int64_t count) {
@@ -68,8 +81,8 @@ Projection LayerRunner::project(const Call& call, const at::Tensor& x) {
                                      undefined_or_rows(gate, begin, count));
   });
   if (call.keys != nullptr && !call.keys->kv_RKD.defined()) {
+    const MemoryScope scope(MemoryCategory::activations);
     call.keys->kv_RKD = keys_and_values(layer.heads, qkv).clone(at::MemoryFormat::Contiguous);
-    count_as(call.keys->kv_RKD, MemoryCategory::activations);
   }
   return {qkv.view({call.context.batch, call.context.shard_tokens, N, D}), gate};
 }
@@ -93,26 +106,21 @@ at::Tensor LayerRunner::mix_backward(const Call& call, UnitGradients& gradients,
   return mixing_.delta_net->backward(std::move(do_BsHD), std::move(qkv), delta_call(call), gradients);
 }
 
-void LayerRunner::add_in_tiles(const at::Tensor& sum, const at::Tensor& more) const {
-  in_tiles(sum.size(0), [&](int64_t begin, int64_t count) {
-    sum.narrow(0, begin, count).add_(more.narrow(0, begin, count));
-  });
-}
-
 void LayerRunner::pass_on_key_gradients(const Call& call, const at::Tensor& dqkv_RND) {
   if (call.keys == nullptr) return;
   const at::Tensor dkv = keys_and_values(call.tensors.heads, dqkv_RND);
   at::Tensor& sum = call.keys->dkv_RKD;
   if (call.tensors.heads.share_keys) {
     if (sum.defined()) {
-      add_in_tiles(sum, dkv);
+      add_in_blocks(sum, dkv);
       return;
     }
-    sum = dkv.to(compute_dtype(dkv), /*non_blocking=*/false, /*copy=*/true).contiguous();
-    count_as(sum, MemoryCategory::activations);
+    const MemoryScope scope(MemoryCategory::activations);
+    sum = at::empty(dkv.sizes(), dkv.options().dtype(compute_dtype(dkv)));
+    sum.copy_(dkv);
     return;
   }
-  if (sum.defined()) add_in_tiles(dkv, sum);
+  if (sum.defined()) add_in_blocks(dkv, sum);
   *call.keys = {};
 }
 

@@ -105,8 +105,6 @@ class LayerRunner {
   ShardedOutput mix(const Call& call, at::Tensor qkv);
   at::Tensor mix_backward(const Call& call, UnitGradients& gradients, at::Tensor do_BsHD, at::Tensor qkv,
                           ShardedOutput output);
-  // sum += more, whose dtypes may differ: of all tokens at once ATen would widen them on a CPU.
-  void add_in_tiles(const at::Tensor& sum, const at::Tensor& more) const;
   // Of a layer that gives or takes keys, d(k, v) by tokens: to it, or on to the layer that gave them.
   void pass_on_key_gradients(const Call& call, const at::Tensor& dqkv_RND);
   // Attention of forward: o [B, s, H, D], and its gate; fills the slots `keep`.

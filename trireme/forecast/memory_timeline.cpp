@@ -150,8 +150,11 @@ class Timeline {
     kind_of_layer_ = std::move(kinds.of_layer);
     go_to(kinds_.front());
     leaves_out_ = !every_layer && kinds_.size() == 1 && layers_are_equal(inputs.model);
-    for (int64_t layer = 0; layer < plan_.layers; ++layer)
+    for (int64_t layer = 0; layer < plan_.layers; ++layer) {
       if (kept_of(layer) > 0) keeping_.push_back(layer);
+      if (inputs.model.shares_keys(static_cast<size_t>(layer)))
+        giving_keys_.insert(inputs.model.layers_of_keys[static_cast<size_t>(layer)]);
+    }
     for (const KindBytes& kind : kinds_)
       for (const HeadChunkBytes& chunk : kind.chunks)
         held_[attention] = std::max(held_[attention], chunk.attention.flash_workspace_bytes);
@@ -231,10 +234,7 @@ class Timeline {
     held_[activations] -= layer_inputs_bytes() + layer_->x;
     close_unit();
   }
-  bool gives_keys(int64_t layer) const {
-    const std::vector<int64_t>& sources = inputs_.model.layers_of_keys;
-    return !inputs_.model.shares_keys(static_cast<size_t>(layer)) && std::ranges::count(sources, layer) > 1;
-  }
+  bool gives_keys(int64_t layer) const { return giving_keys_.contains(layer); }
   // Those of the first layer to share them in backward, and when the layer that gave them is done.
   void pass_on_key_gradients() {
     if (inputs_.model.layers_of_keys.empty()) return;
@@ -540,7 +540,8 @@ class Timeline {
   const TileBytes* tile_ = nullptr;
   bool leaves_out_ = false;
   bool going_back_ = false;
-  std::set<int64_t> summed_keys_;  // layers whose keys' gradients are there
+  std::set<int64_t> giving_keys_;  // layers whose keys later ones take
+  std::set<int64_t> summed_keys_;  // those whose keys' gradients are there
   std::vector<int64_t> keeping_;   // layers that keep something
   MemoryBytes held_;
   size_t first_resident_ = 0;  // of keeping_: from it on in memory

@@ -252,6 +252,7 @@ std::optional<size_t> layer_number(const std::string& text, int64_t layers) {
 // As transformers 5 writes it again: what differs from the other layers, by the layer's number.
 AttentionHeads full_heads_by_layer(const ConfigKeys& keys, const ModelConfig& config, AttentionHeads heads) {
   const Json& by_layer = keys.json()["per_layer_config"];
+  if (by_layer.is_null() || (by_layer.is_object() && by_layer.empty())) return heads;  // no layer differs
   const char* const kExpected =
       "expected head_dim and num_key_value_heads, alike for each layer of full attention and for no other";
   if (!by_layer.is_object()) keys.refuse("per_layer_config", kExpected);
@@ -309,6 +310,11 @@ void read_key_sharing(const ConfigKeys& keys, ModelConfig& config) {
 }
 
 void read_gemma4(const ConfigKeys& keys, ModelConfig& config) {
+  for (const char* key : {"hidden_size_per_layer_input", "vocab_size_per_layer_input", "num_kv_shared_layers",
+                          "use_double_wide_mlp", "enable_moe_block", "attention_k_eq_v"})
+    if (keys.json().contains(key) && !keys.has(key))
+      keys.refuse(key,
+                  "null says nothing here, and transformers refuses it; leave the key out, or give a value");
   config.experts_beside_mlp = config.num_experts > 0;
   config.post_norms = true;
   config.v_norm = true;
@@ -317,7 +323,7 @@ void read_gemma4(const ConfigKeys& keys, ModelConfig& config) {
   config.layer_window.back() = 0;  // transformers forces it
   read_layer_inputs(keys, config);
   read_key_sharing(keys, config);
-  const bool by_layer = keys.has("per_layer_config");
+  const bool by_layer = keys.json().contains("per_layer_config");
   AttentionHeads full = config.heads();
   full.keys_are_values = keys.boolean("attention_k_eq_v", false);
   full = by_layer ? full_heads_by_layer(keys, config, full) : full_heads(keys, full);

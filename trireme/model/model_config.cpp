@@ -69,8 +69,9 @@ int64_t ModelConfig::layer_of_keys(int64_t layer) const {
 }
 
 bool ModelConfig::gives_keys(int64_t layer) const {
+  if (shares_keys(layer)) return false;
   for (int64_t later = num_hidden_layers - key_sharing_layers; later < num_hidden_layers; ++later)
-    if (!shares_keys(layer) && layer_of_keys(later) == layer) return true;
+    if (layer_of_keys(later) == layer) return true;
   return false;
 }
 

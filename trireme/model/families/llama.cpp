@@ -323,6 +323,8 @@ void expert_norms(UnitBuilder& build, const ModelConfig& config) {
   build.vector(kExpertOutNorm, {{"post_feedforward_layernorm_2.weight", m}});
   build.vector(kRouterScale, {{"router.scale", m}});
   build.vector(kExpertScale, {{"router.per_expert_scale", config.num_experts}});
+  // The norm behind takes the scale of one expert away, but for its epsilon.
+  build.last().gradient_vanishes = config.experts_per_token == 1;
 }
 
 void gated_mlp(UnitBuilder& build, const ModelConfig& config, int64_t layer) {
