@@ -6,6 +6,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/safetensors.h"
+#include "trireme/model/checkpoint_files.h"
 #include "trireme/model/unit_weights.h"
 
 #include "tests/support/source_folder.h"
