@@ -344,11 +344,10 @@ void add_before_attention(const ModelSizes& model, const TileSizes& s, TileBytes
 
 TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
   const TileSizes s(inputs);
-  const int64_t layers = inputs.recompute.layers;  // of the whole model
   const int64_t T = s.T, t = s.t, m = s.m, i = s.i, q = s.q;
   TileBytes bytes;
   add_before_attention(inputs.model, s, bytes);
-  add_layer_inputs(inputs.model, s, layers, bytes);
+  add_layer_inputs(inputs.model, s, /*layers=*/inputs.recompute.layers, bytes);  // of the whole model
   bytes.head = decoder_head(s);
   if (inputs.model.experts > 0) {
     (inputs.model.experts_beside_mlp ? add_experts_beside_mlp : add_expert_mlp)(inputs.model, s, bytes);

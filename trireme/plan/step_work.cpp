@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "trireme/attention/delta_heads.h"
-#include "trireme/attention/exchange_bytes.h"
 #include "trireme/forecast/layer_kinds.h"
 #include "trireme/forecast/memory_timeline.h"
 #include "trireme/forecast/store_bytes.h"

@@ -68,18 +68,12 @@ class DecoderLayer final : public Layer {
     else
       adapted_linear_into(flat, normed, w, kQkv, kQkvBias);
     const RotaryHeads rotary = rotary_heads(layer, first_row);
-    if (layer.heads.share_keys) {
-      rotate_heads(projected, rotary, queries_of(layer.heads, qkv_TND));
-      const at::Tensor kv = qkv_TND.narrow(1, layer.heads.query, 2 * layer.heads.key_value);
-      kv.copy_(layer.shared_kv_RKD.narrow(0, first_row, x_TM.size(0)));
-    } else if (config_.v_norm) {
-      // Before keys that are values turn.
-      norm_values(layer.heads, projected, qkv_TND);
-      rotate_heads(projected.narrow(1, 0, rotary.rotated_heads), rotary,
-                   qkv_TND.narrow(1, 0, rotary.rotated_heads));
-    } else {
-      rotate_heads(projected, rotary, qkv_TND);
-    }
+    // Before keys that are values turn.
+    if (config_.v_norm && !layer.heads.share_keys) norm_values(layer.heads, projected, qkv_TND);
+    rotate_heads(turned(rotary, projected), rotary, turned(rotary, qkv_TND));
+    if (layer.heads.share_keys)
+      qkv_TND.narrow(1, layer.heads.query, 2 * layer.heads.key_value)
+          .copy_(layer.shared_kv_RKD.narrow(0, first_row, x_TM.size(0)));
     scale_queries(layer.rotary.query_scale, first_row, qkv_TND);
   }
 
@@ -104,12 +98,9 @@ class DecoderLayer final : public Layer {
       if (layer.heads.gated) before = without_gates(layer.heads, before);
     }
     const at::Tensor projected = projection(layer.heads, dqkv_TND, dtype);
-    const auto turned = [&](const at::Tensor& heads_TND) {
-      return config_.v_norm ? heads_TND.narrow(1, 0, rotary.rotated_heads) : heads_TND;
-    };
     at::Tensor& dq_norm = gradients.to_add(kQueryNorm);
     at::Tensor no_keys = layer.heads.share_keys ? at::zeros_like(dq_norm) : at::Tensor();
-    rotate_heads_backward(turned(dqkv_TND), rotary, before, turned(projected), dq_norm,
+    rotate_heads_backward(turned(rotary, dqkv_TND), rotary, before, turned(rotary, projected), dq_norm,
                           layer.heads.share_keys ? no_keys : gradients.to_add(kKeyNorm));
     if (config_.v_norm && !layer.heads.share_keys)
       norm_values_backward(layer.heads, dqkv_TND, before, projected);
@@ -147,7 +138,6 @@ class DecoderLayer final : public Layer {
     const bool post_norms = w[kAttentionOutNorm].defined();
     const bool scaled = w[kLayerScale].defined();
     at::Tensor o = gated_output(config_, layer, o_TA, gate_TA);
-    const bool has_input = w[kInputGate].defined();
     at::Tensor dy = dy_TM.to(dtype, /*non_blocking=*/false, /*copy=*/scaled);
     if (scaled) dy.mul_(w[kLayerScale]);
     at::Tensor a, x1;
@@ -158,7 +148,7 @@ class DecoderLayer final : public Layer {
     else
       x1 = kept->x1;
     KeptParts mlp = kept != nullptr ? mlp_parts(kept->mlp) : KeptParts{};
-    if (has_input) {
+    if (w[kInputGate].defined()) {
       if (kept == nullptr) mlp = mlp_again(layer, x1);
       layer_input_backward(config_, w, gradients, std::exchange(mlp.last, {}),
                            layer.input_RP.narrow(0, first_row, x_TM.size(0)), dy);
@@ -208,13 +198,10 @@ class DecoderLayer final : public Layer {
                   gradients.to_add(kAttentionNorm));
   }
 
-  static at::Tensor queries_of(const AttentionHeads& heads, const at::Tensor& qkv_TND) {
-    return qkv_TND.narrow(1, 0, heads.query);
-  }
   // Where q, k and v are projected to, or their gradients before it: attention's own memory where it has the
   // tile dtype and a head for each of the projection, gates apart.
   static at::Tensor projection(const AttentionHeads& heads, const at::Tensor& qkv_TND, at::ScalarType dtype) {
-    if (qkv_TND.scalar_type() == dtype && heads.share_keys) return queries_of(heads, qkv_TND);
+    if (qkv_TND.scalar_type() == dtype && heads.share_keys) return qkv_TND.narrow(1, 0, heads.query);
     if (qkv_TND.scalar_type() == dtype && !heads.keys_are_values) return qkv_TND;
     return at::empty(
         {qkv_TND.size(0), (heads.projected_width() - heads.gate_width()) / heads.width, heads.width},
@@ -251,6 +238,11 @@ class DecoderLayer final : public Layer {
       to.add_(dbefore.view(to.sizes()));
     else
       to.copy_(dbefore.view(to.sizes()));
+  }
+
+  // The heads that rotation is given: values that are normed apart, or taken from another layer, are none.
+  at::Tensor turned(const RotaryHeads& rotary, const at::Tensor& heads_TND) const {
+    return config_.v_norm ? heads_TND.narrow(1, 0, rotary.rotated_heads) : heads_TND;
   }
 
   // Rows are as in RotaryHeads.
