@@ -90,5 +90,13 @@ TEST(DeltaRuleFormulas, do_not_grow_with_the_sequence) {
   EXPECT_EQ(delta_rule_backward_bytes(longer), delta_rule_backward_bytes(z));
 }
 
+TEST(DeltaRuleFormulas, a_gpu_takes_more_chunks_at_once_of_fewer_heads) {
+  EXPECT_EQ(delta_segment_of_gpu_chunks(64), 32);
+  EXPECT_EQ(delta_segment_of_gpu_chunks(32), 32);
+  EXPECT_EQ(delta_segment_of_gpu_chunks(8), 128);
+  EXPECT_EQ(delta_segment_of_gpu_chunks(1), 256);
+  EXPECT_EQ(delta_segment_of_gpu_chunks(0), 256);
+}
+
 }  // namespace
 }  // namespace trireme::delta_rule_test

@@ -293,4 +293,10 @@ void use_shared(SharedElement& element, bool writes, int64_t index, int64_t size
   }
 }
 
+void check_shared_alignment(int64_t index, int64_t count) {
+  if (index % count != 0)
+    throw Refused(cat(present_thread(), " uses ", count, " elements of a shared array at once, from element ",
+                      index, ", which is no multiple"));
+}
+
 }  // namespace trireme::played

@@ -3,13 +3,14 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "trireme/kernels/delta_recurrence.h"
 #include "trireme/kernels/delta_rule_segment.h"
 
 namespace trireme {
 namespace {
 
 // state_NDD becomes that after the segment; o [n, B, V, C, Dv].
-at::Tensor run_segment(const DeltaRuleCall& call, const DeltaSegment& s, at::Tensor& state_NDD) {
+at::Tensor run_segment(const DeltaRuleCall& call, const DeltaSegment& s, const at::Tensor& state_NDD) {
   const DeltaRuleSizes& z = call.sizes();
   const int64_t heads = z.batch * z.value_heads;
   // [R; o]
@@ -17,14 +18,8 @@ at::Tensor run_segment(const DeltaRuleCall& call, const DeltaSegment& s, at::Ten
   at::Tensor values = both_nNCD.narrow(2, 0, kDeltaChunk_tokens).unflatten(1, {z.batch, z.value_heads});
   at::mul_out(values, s.v_nBVCD, s.beta_nBVC1);
   const at::Tensor o_nNCD = both_nNCD.narrow(2, kDeltaChunk_tokens, kDeltaChunk_tokens).zero_();
-  at::Tensor updates_nNCD = at::empty(o_nNCD.sizes(), call.options());  // U
-  const at::Tensor inverse_nNCC = s.inverse_nBVCC.flatten(1, 2), last_nN11 = s.last_carried_nN11();
-  for (int64_t chunk = 0; chunk < s.chunks; ++chunk) {
-    at::Tensor updates_NCD = updates_nNCD[chunk];
-    both_nNCD[chunk].baddbmm_(s.reads_nNCD[chunk], state_NDD);
-    at::bmm_out(updates_NCD, inverse_nNCC[chunk], both_nNCD[chunk].narrow(1, 0, kDeltaChunk_tokens));
-    state_NDD.mul_(last_nN11[chunk]).baddbmm_(s.writes_nNCD[chunk].transpose(1, 2), updates_NCD);
-  }
+  const at::Tensor updates_nNCD = at::empty(o_nNCD.sizes(), call.options());  // U
+  delta_forwards(s, both_nNCD, updates_nNCD, state_NDD, {});
   o_nNCD.flatten(0, 1).baddbmm_(s.scores_nBVCC.flatten(0, 2), updates_nNCD.flatten(0, 1));
   return o_nNCD.unflatten(1, {z.batch, z.value_heads});
 }
@@ -40,7 +35,8 @@ DeltaRuleOutput delta_rule(const DeltaRuleInputs& inputs, const DeltaRuleSpec& s
     output.states_GBVDD =
         at::empty({z.segments(), z.batch, z.value_heads, z.key_width, z.value_width}, call.options());
   if (call.empty()) return output;
-  at::Tensor state_NDD = at::zeros({z.batch * z.value_heads, z.key_width, z.value_width}, call.options());
+  const at::Tensor state_NDD =
+      at::zeros({z.batch * z.value_heads, z.key_width, z.value_width}, call.options());
   for (int64_t index = 0; index < z.segments(); ++index) {
     if (states == DeltaStates::kept)
       output.states_GBVDD[index].copy_(state_NDD.view(output.states_GBVDD[0].sizes()));

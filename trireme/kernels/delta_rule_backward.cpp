@@ -8,15 +8,12 @@
 #include <ATen/core/grad_mode.h>
 
 #include "trireme/base/error.h"
+#include "trireme/kernels/delta_recurrence.h"
 #include "trireme/kernels/delta_rule.h"
 #include "trireme/kernels/delta_rule_segment.h"
 
 namespace trireme {
 namespace {
-
-at::Tensor transposed_last(const at::Tensor& x) {
-  return x.transpose(-1, -2);
-}
 
 at::Tensor row_dots(const at::Tensor& a, const at::Tensor& b) {
   return (a * b).sum(-1);
@@ -35,7 +32,7 @@ class SegmentBackward {
   SegmentBackward(const DeltaRuleCall& call, int64_t index) : call_(call), s_(call.segment(index)) {}
 
   // d_state becomes the gradient of the state before the segment.
-  void run(const at::Tensor& d_o_BSVD, const at::Tensor& state_NDD, at::Tensor& d_state_NDD,
+  void run(const at::Tensor& d_o_BSVD, const at::Tensor& state_NDD, const at::Tensor& d_state_NDD,
            const DeltaRuleGradients& to) const {
     SegmentPass pass;
     run_forwards(state_NDD, pass);
@@ -57,38 +54,18 @@ class SegmentBackward {
     at::mul_out(values, s_.v_nBVCD, s_.beta_nBVC1);
     pass.updates_nNCD = at::empty_like(residuals_nNCD);
     pass.states_nNDD = at::empty({s_.chunks, heads(), z.key_width, z.value_width}, call_.options());
-    pass.states_nNDD[0].copy_(state_NDD);
-    const at::Tensor inverse_nNCC = s_.inverse_nBVCC.flatten(1, 2), last_nN11 = s_.last_carried_nN11();
-    for (int64_t chunk = 0; chunk < s_.chunks; ++chunk) {
-      at::Tensor updates_NCD = pass.updates_nNCD[chunk];
-      const at::Tensor before_NDD = pass.states_nNDD[chunk];
-      residuals_nNCD[chunk].baddbmm_(s_.reads_nNCD[chunk].narrow(1, 0, kDeltaChunk_tokens), before_NDD);
-      at::bmm_out(updates_NCD, inverse_nNCC[chunk], residuals_nNCD[chunk]);
-      if (chunk + 1 == s_.chunks) break;
-      at::Tensor after_NDD = pass.states_nNDD[chunk + 1];
-      at::mul_out(after_NDD, before_NDD, last_nN11[chunk]);
-      after_NDD.baddbmm_(s_.writes_nNCD[chunk].transpose(1, 2), updates_NCD);
-    }
+    delta_forwards(s_, residuals_nNCD, pass.updates_nNCD, state_NDD.clone(), pass.states_nNDD);
   }
 
-  void run_backwards(const at::Tensor& d_o_BSVD, at::Tensor& d_state_NDD, SegmentPass& pass) const {
+  void run_backwards(const at::Tensor& d_o_BSVD, const at::Tensor& d_state_NDD, SegmentPass& pass) const {
     const DeltaRuleSizes& z = call_.sizes();
     pass.d_both_nNCD =
         at::empty({s_.chunks, heads(), 2 * kDeltaChunk_tokens, z.value_width}, call_.options());
     const at::Tensor d_o_nNCD = pass.d_both_nNCD.narrow(2, kDeltaChunk_tokens, kDeltaChunk_tokens);
     by_head(d_o_nNCD).copy_(call_.in_chunks(d_o_BSVD, s_));
-    const at::Tensor d_updates_nNCD = at::matmul(transposed_last(s_.scores_nBVCC.flatten(1, 2)), d_o_nNCD);
+    const at::Tensor d_updates_nNCD = at::matmul(s_.scores_nBVCC.flatten(1, 2).mT(), d_o_nNCD);
     pass.d_states_nNDD = at::empty_like(pass.states_nNDD);
-    const at::Tensor inverse_nNCC = s_.inverse_nBVCC.flatten(1, 2), last_nN11 = s_.last_carried_nN11();
-    for (int64_t chunk = s_.chunks - 1; chunk >= 0; --chunk) {
-      const at::Tensor after_NDD = pass.d_states_nNDD[chunk];
-      after_NDD.copy_(d_state_NDD);
-      d_updates_nNCD[chunk].baddbmm_(s_.writes_nNCD[chunk], after_NDD);
-      at::Tensor d_residuals_NCD = pass.d_both_nNCD[chunk].narrow(1, 0, kDeltaChunk_tokens);
-      at::bmm_out(d_residuals_NCD, transposed_last(inverse_nNCC[chunk]), d_updates_nNCD[chunk]);
-      d_state_NDD.mul_(last_nN11[chunk])
-          .baddbmm_(transposed_last(s_.reads_nNCD[chunk]), pass.d_both_nNCD[chunk]);
-    }
+    delta_backwards(s_, d_updates_nNCD, pass.d_both_nNCD, d_state_NDD, pass.d_states_nNDD);
   }
 
   void write_gradients(const SegmentPass& pass, const DeltaRuleGradients& to) const {
@@ -97,8 +74,7 @@ class SegmentBackward {
     at::Tensor d_beta_nBVC = row_dots(d_residuals_nBVCD, s_.v_nBVCD);
 
     // Of the chunk's products, both [n, B, V, C, C], and of their exponents G_i - G_j.
-    const at::Tensor d_products_nBVCC =
-        by_head(at::matmul(pass.d_both_nNCD, transposed_last(pass.updates_nNCD)));
+    const at::Tensor d_products_nBVCC = by_head(at::matmul(pass.d_both_nNCD, pass.updates_nNCD.mT()));
     at::Tensor d_inverse_nBVCC = d_products_nBVCC.narrow(3, 0, kDeltaChunk_tokens),
                d_scores_nBVCC = d_products_nBVCC.narrow(3, kDeltaChunk_tokens, kDeltaChunk_tokens);
     at::Tensor d_exponents_nBVCC = d_inverse_nBVCC * s_.overlap_nBVCC;
@@ -110,15 +86,15 @@ class SegmentBackward {
     const at::Tensor d_qk_nBKCC = call_.summed(d_scores_nBVCC.mul_(s_.decay_nBVCC));
     at::Tensor d_kk_nBKCC =
         call_.summed(d_inverse_nBVCC.mul_(s_.decay_nBVCC).mul_(s_.beta_nBVC1)).tril(-1).neg_();
-    d_kk_nBKCC = d_kk_nBKCC + transposed_last(d_kk_nBKCC);
+    d_kk_nBKCC = d_kk_nBKCC + d_kk_nBKCC.mT();
 
     // Of what was read from the state and written to it.
-    const at::Tensor d_reads_nBVCD = by_head(at::matmul(pass.d_both_nNCD, transposed_last(pass.states_nNDD)));
+    const at::Tensor d_reads_nBVCD = by_head(at::matmul(pass.d_both_nNCD, pass.states_nNDD.mT()));
     at::Tensor from_k_nBVCD = d_reads_nBVCD.narrow(3, 0, kDeltaChunk_tokens),
                from_q_nBVCD = d_reads_nBVCD.narrow(3, kDeltaChunk_tokens, kDeltaChunk_tokens);
     from_k_nBVCD.mul_(s_.carried_nBVC1);
     from_q_nBVCD.mul_(s_.carried_nBVC1);
-    at::Tensor written_nBVCD = by_head(at::matmul(pass.updates_nNCD, transposed_last(pass.d_states_nNDD)));
+    at::Tensor written_nBVCD = by_head(at::matmul(pass.updates_nNCD, pass.d_states_nNDD.mT()));
     written_nBVCD.mul_(s_.kept_nBVC1);
     const at::Tensor k_dots_nBVC = dots_with(s_.k, from_k_nBVCD),
                      kept_dots_nBVC = dots_with(s_.k, written_nBVCD);
@@ -137,7 +113,7 @@ class SegmentBackward {
     at::Tensor d_q_nBKCD = call_.summed(from_q_nBVCD) + at::matmul(d_qk_nBKCC, s_.k.rows_nBKCD);
     at::Tensor d_k_nBKCD = call_.summed(written_nBVCD.addcmul_(from_k_nBVCD, s_.beta_nBVC1, -1));
     d_k_nBKCD.add_(at::matmul(d_kk_nBKCC, s_.k.rows_nBKCD))
-        .add_(at::matmul(transposed_last(d_qk_nBKCC), s_.q.rows_nBKCD));
+        .add_(at::matmul(d_qk_nBKCC.mT(), s_.q.rows_nBKCD));
     call_.put(to.dq_BSKD, call_.of_inputs(std::move(d_q_nBKCD), s_.q), s_);
     call_.put(to.dk_BSKD, call_.of_inputs(std::move(d_k_nBKCD), s_.k), s_);
     call_.put(to.dbeta_BSV.unsqueeze(-1), d_beta_nBVC.unsqueeze(-1), s_);
@@ -170,7 +146,8 @@ DeltaRuleGradients delta_rule_backward(const at::Tensor& d_o_BSVD, const DeltaRu
   TRIREME_ASSERT(states_GBVDD.defined() && states_GBVDD.dim() == 5 && states_GBVDD.size(0) == z.segments() &&
                      states_GBVDD.scalar_type() == call.options().dtype().toScalarType(),
                  "delta rule: states that are not of ", z.segments(), " segments");
-  at::Tensor d_state_NDD = at::zeros({z.batch * z.value_heads, z.key_width, z.value_width}, call.options());
+  const at::Tensor d_state_NDD =
+      at::zeros({z.batch * z.value_heads, z.key_width, z.value_width}, call.options());
   for (int64_t index = z.segments() - 1; index >= 0; --index)
     SegmentBackward(call, index).run(d_o_BSVD, states_GBVDD[index].flatten(0, 1), d_state_NDD, gradients);
   return gradients;

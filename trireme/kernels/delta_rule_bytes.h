@@ -13,9 +13,13 @@
 namespace trireme {
 
 inline constexpr int64_t kDeltaChunk_tokens = 64;
-// On a CPU a segment should lie in cache; a GPU has fewer calls in larger ones.
+// On a CPU a segment should lie in cache. A GPU has fewer calls in larger ones: with few heads of all samples more
+// chunks, as many matrices a call.
 inline constexpr int64_t kDeltaSegmentOfCpu_chunks = 8;
-inline constexpr int64_t kDeltaSegmentOfGpu_chunks = 32;
+constexpr int64_t delta_segment_of_gpu_chunks(int64_t heads) {
+  constexpr int64_t kMatrices = 1024, kLeast = 32, kMost = 256;
+  return std::clamp(kMatrices / std::max<int64_t>(1, heads), kLeast, kMost);
+}
 
 // V / K if value heads are that many neighbours of each key head in turn, else 0: keys are spread first, one
 // for each value head.

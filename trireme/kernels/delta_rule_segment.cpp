@@ -34,13 +34,10 @@ void check_delta_rule(const DeltaRuleInputs& in, const DeltaRuleSpec& spec) {
                  ", expected int32 ", q.sizes().slice(0, 2), " on ", q.device());
 }
 
-int64_t chunks_of_segments(const DeltaRuleSpec& spec, at::Device device) {
+int64_t chunks_of_segments(const DeltaRuleSpec& spec, const at::Tensor& v_BSVD) {
   if (spec.segment_chunks > 0) return spec.segment_chunks;
-  return device.is_cpu() ? kDeltaSegmentOfCpu_chunks : kDeltaSegmentOfGpu_chunks;
-}
-
-at::Tensor transposed(const at::Tensor& x) {
-  return x.transpose(-1, -2);
+  return v_BSVD.is_cpu() ? kDeltaSegmentOfCpu_chunks
+                         : delta_segment_of_gpu_chunks(v_BSVD.size(0) * v_BSVD.size(2));
 }
 
 }  // namespace
@@ -60,7 +57,7 @@ DeltaRuleCall::DeltaRuleCall(const DeltaRuleInputs& inputs, const DeltaRuleSpec&
             .value_heads = v.size(2),
             .key_width = q.size(3),
             .value_width = v.size(3),
-            .segment_chunks = chunks_of_segments(spec, q.device()),
+            .segment_chunks = chunks_of_segments(spec, v),
             .value_bytes = wide ? 8 : 4};
   if (empty()) return;
   group_ = even_key_group(spec.key_of_value, sizes_.key_heads);
@@ -175,7 +172,7 @@ DeltaSegment DeltaRuleCall::segment(int64_t index) const {
   s.carried_nBVC1 = (sums_nBVC.exp() * carried_nBC.unsqueeze(2)).to(dtype).unsqueeze(-1);
   s.kept_nBVC1 = s.decay_nBVCC.select(3, kDeltaChunk_tokens - 1).unsqueeze(-1);
 
-  const at::Tensor keys_as_columns = transposed(s.k.rows_nBKCD);
+  const at::Tensor keys_as_columns = s.k.rows_nBKCD.mT();
   const auto decayed = [&](const at::Tensor& products_nBKCC) {
     at::Tensor out = at::empty_like(s.decay_nBVCC);
     at::Tensor to = grouped(out);

@@ -57,9 +57,18 @@ __device__ inline void store_global(T* to, T value) {
 
 // An array of the block.
 template <typename T, int n>
-struct Shared {
+struct alignas(16) Shared {
   T values[n];
   __device__ T& operator[](int i) { return values[i]; }
+  // `count` elements from i on in one access, to whose size i is aligned.
+  template <int count>
+  __device__ Values<T, count> load(int i) const {
+    return *reinterpret_cast<const Values<T, count>*>(values + i);
+  }
+  template <int count>
+  __device__ void store(int i, const Values<T, count>& from) {
+    *reinterpret_cast<Values<T, count>*>(values + i) = from;
+  }
 };
 
 __device__ inline float widened(float value) {

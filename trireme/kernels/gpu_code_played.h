@@ -50,6 +50,8 @@ struct SharedElement {
   Use write, read;
 };
 void use_shared(SharedElement& element, bool writes, int64_t index, int64_t size);
+// Of an access to `count` elements at once.
+void check_shared_alignment(int64_t index, int64_t count);
 
 template <typename T>
 uint64_t bits_of(T value) {
@@ -144,6 +146,18 @@ class Shared {
     int index_;
   };
   Element operator[](int index) { return {*this, index}; }
+  template <int count>
+  Values<T, count> load(int index) {
+    played::check_shared_alignment(index, count);
+    Values<T, count> values;
+    for (int i = 0; i < count; ++i) values.at[i] = (*this)[index + i];
+    return values;
+  }
+  template <int count>
+  void store(int index, const Values<T, count>& from) {
+    played::check_shared_alignment(index, count);
+    for (int i = 0; i < count; ++i) (*this)[index + i] = from.at[i];
+  }
 
  private:
   // What lies outside is refused by its index.

@@ -260,4 +260,19 @@ bool copy_all(const std::vector<TensorCopy>& copies) {
   return true;
 }
 
+bool delta_forwards(const at::Tensor& state_NDD, const DeltaRecurrenceKernel& recurrence,
+                    DeltaOutputs outputs, float* rows_nNRD, float* updates_nNCD) {
+  on_stream(state_NDD, [&](void* stream) {
+    launch_delta_forwards(recurrence, outputs, rows_nNRD, updates_nNCD, stream);
+  });
+  return true;
+}
+
+bool delta_backwards(const at::Tensor& d_state_NDD, const DeltaRecurrenceKernel& recurrence,
+                     const float* d_updates_nNCD, float* d_both_nNCD) {
+  on_stream(d_state_NDD,
+            [&](void* stream) { launch_delta_backwards(recurrence, d_updates_nNCD, d_both_nNCD, stream); });
+  return true;
+}
+
 }  // namespace trireme::gpu

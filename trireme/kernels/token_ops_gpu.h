@@ -5,6 +5,7 @@
 #pragma once
 
 #include "trireme/kernels/copy_all.h"
+#include "trireme/kernels/delta_recurrence_kernel.h"
 #include "trireme/kernels/token_ops.h"
 
 namespace trireme::gpu {
@@ -33,5 +34,11 @@ bool cross_entropy(const at::Tensor& logits_TV, const at::Tensor& targets, const
                    std::optional<double> scale, double cap);
 
 bool copy_all(const std::vector<TensorCopy>& copies);
+
+// delta_recurrence_kernel.h on the device of `state`, which is CUDA's.
+bool delta_forwards(const at::Tensor& state_NDD, const DeltaRecurrenceKernel& recurrence,
+                    DeltaOutputs outputs, float* rows_nNRD, float* updates_nNCD);
+bool delta_backwards(const at::Tensor& d_state_NDD, const DeltaRecurrenceKernel& recurrence,
+                     const float* d_updates_nNCD, float* d_both_nNCD);
 
 }  // namespace trireme::gpu

@@ -52,4 +52,13 @@ bool copy_all(const std::vector<TensorCopy>& /*copies*/) {
   return false;
 }
 
+bool delta_forwards(const at::Tensor& /*state_NDD*/, const DeltaRecurrenceKernel& /*recurrence*/,
+                    DeltaOutputs /*outputs*/, float* /*rows_nNRD*/, float* /*updates_nNCD*/) {
+  return false;
+}
+bool delta_backwards(const at::Tensor& /*d_state_NDD*/, const DeltaRecurrenceKernel& /*recurrence*/,
+                     const float* /*d_updates_nNCD*/, float* /*d_both_nNCD*/) {
+  return false;
+}
+
 }  // namespace trireme::gpu
