@@ -104,11 +104,13 @@ __device__ SumOfExps sum_of_exps(const LogitRow<X>& row) {
   return {most[0], sum[0]};
 }
 
-// Of logits c = cap tanh(x / cap): dc/dx.
+// Of logits c = cap tanh(x / cap): dc/dx, and the loads at once that registers have room for.
 struct Uncapped {
+  static constexpr int kLoads = kLoadsAtOnce;
   __device__ float slope(float) const { return 1.0F; }
 };
 struct Capped {
+  static constexpr int kLoads = kLoadsAtOnce / 2;
   float cap, per_square;
   __device__ float slope(float c) const { return (cap - c) * (cap + c) * per_square; }
 };
@@ -131,12 +133,12 @@ __device__ void to_gradient(const LogitRow<X>& row, float most, float sum, float
   const int thread = static_cast<int>(threadIdx.x), last = row.whole - 1;
   const float factor = scale / sum;
   int i = thread;
-  for (; i + (kLoadsAtOnce - 1) * kThreads < row.whole; i += kLoadsAtOnce * kThreads) {
-    Values<X, n> some[kLoadsAtOnce];
+  for (; i + (Cap::kLoads - 1) * kThreads < row.whole; i += Cap::kLoads * kThreads) {
+    Values<X, n> some[Cap::kLoads];
 #pragma unroll
-    for (int k = 0; k < kLoadsAtOnce; ++k) some[k] = load_global<n>(row.at_16(last - i - k * kThreads));
+    for (int k = 0; k < Cap::kLoads; ++k) some[k] = load_global<n>(row.at_16(last - i - k * kThreads));
 #pragma unroll
-    for (int k = 0; k < kLoadsAtOnce; ++k)
+    for (int k = 0; k < Cap::kLoads; ++k)
       store_global(row.at_16(last - i - k * kThreads), gradients(some[k], most, factor, cap));
   }
   for (; i < row.whole; i += kThreads)

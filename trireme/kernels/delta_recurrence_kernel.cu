@@ -11,6 +11,7 @@ namespace trireme {
 namespace {
 
 constexpr int kThreads = 128, kColumns = 16;
+constexpr int kBlocks = 4;  // of a multiprocessor, by their registers and shared memory
 constexpr int kQuad = 4;  // columns of a thread, and values of an access
 constexpr int kRowGroups = kThreads / (kColumns / kQuad);
 constexpr int kC = kDeltaChunk_tokens;
@@ -115,7 +116,7 @@ __device__ void multiply(Quad (&sums)[R], const LeftMatrix& left, int first, Sha
 #pragma unroll
       for (int i = 0; i < R; ++i)
 #pragma unroll
-        for (int j = 0; j < kQuad; ++j) sums[i].at[j] += a.at[i] * b.at[j];
+        for (int j = 0; j < kQuad; ++j) sums[i].at[j] = fmaf(a.at[i], b.at[j], sums[i].at[j]);
     }
     stage = 1 - stage;
   }
@@ -188,7 +189,7 @@ __device__ inline LeftMatrix transposed(const LeftMatrix& x) {
 
 // R rows a thread: 4 of [R; o], 2 of R.
 template <int R>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocks)
     delta_forwards(DeltaRecurrenceKernel recurrence, float* rows_nNRD, float* updates_nNCD) {
   __shared__ Scratch scratch;
   const Block block(recurrence.value_width);
@@ -234,7 +235,7 @@ __global__ void __launch_bounds__(kThreads)
   store_state(state_DD, recurrence, scratch, block);
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocks)
     delta_backwards(DeltaRecurrenceKernel recurrence, const float* d_updates_nNCD, float* d_both_nNCD) {
   __shared__ Scratch scratch;
   const Block block(recurrence.value_width);
