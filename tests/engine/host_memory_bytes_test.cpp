@@ -83,8 +83,11 @@ TEST(HostMemoryBytes, are_the_masters_moments_and_sums_that_left_the_gpu) {
   const int64_t leaving = after.peak[gradients] - (before.peak[gradients] - elements * 4);
   EXPECT_GT(leaving, 0);
   EXPECT_LE(leaving, largest * 4);
-  EXPECT_EQ(before.peak_total_bytes - after.peak_total_bytes + leaving,
-            after.host[optimizer] + after.host[gradients]);
+  // So it is at the fullest moment, or another unit's, or none's.
+  const int64_t leaving_then =
+      after.peak_total_bytes - before.peak_total_bytes + after.host[optimizer] + after.host[gradients];
+  EXPECT_GE(leaving_then, 0);
+  EXPECT_LE(leaving_then, leaving);
 
   inputs.offload.optimizer = Offload::disk;
   const MemoryForecast disk = memory_forecast(inputs);

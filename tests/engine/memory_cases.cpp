@@ -120,6 +120,13 @@ Json gemma4_e2b_model() {
   return config;
 }
 
+Json gemma4_e2b_wide_table_model() {
+  Json config = gemma4_e2b_model();
+  config["hidden_size_per_layer_input"] = 128;
+  config["vocab_size"] = config["vocab_size_per_layer_input"] = 4000;
+  return config;
+}
+
 // What the layers that share keys pass on is as wide as what attention takes.
 Json gemma4_e2b_keys_model() {
   Json config = gemma4_e2b_model();

@@ -17,9 +17,11 @@ constexpr int64_t kTile_tokens = 192, kLogitsTile_tokens = 256;
 // Scalars, norms' partial sums and the like are not in the formulas.
 constexpr int64_t kCrumbs_bytes = 48 * 1024;
 
-Json grouped_model();     // grouped heads
-Json tied_model();        // tied, with norms of q and k and one head a group
-Json uneven_model();      // biases, and heads that 2 and 4 ranks do not share evenly
+Json grouped_model();  // grouped heads
+Json tied_model();     // tied, with norms of q and k and one head a group
+Json uneven_model();
+Json gemma4_e2b_model();
+Json gemma4_e2b_wide_table_model();  // biases, and heads that 2 and 4 ranks do not share evenly
 Json straddling_model();  // the second of two chunks of 12 query heads over 2 ranks uses two of the 3
                           // key/value heads
 Json narrow_model();      // tiles have many more tokens than it has values

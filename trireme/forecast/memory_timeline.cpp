@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <set>
+#include <utility>
 
 #include "trireme/attention/delta_heads.h"
 #include "trireme/base/error.h"
@@ -217,19 +218,18 @@ class Timeline {
     return inputs_.batch * inputs_.shard_tokens * plan_.layers * inputs_.model.layer_input_width *
            inputs_.storage_bytes;
   }
-  // What layers are told beside x, and x itself, which a layer may keep as well, stay until their gradients.
+  // What layers are told beside x, and x itself, which the first layer keeps as well, stay until their gradients.
   void make_layer_inputs() {
     name_pass("layers' inputs");
     ++units_.gathered;
     held_[activations] += layer_inputs_bytes();
-    if (activations_leave(inputs_) && !inputs_.model.adapted()) held_[activations] += layer_->x;
     record("tiles", {{tiles, tile_->layer_inputs_forward}});
   }
   void layer_inputs_backward() {
     name_pass("gradient of layers' inputs");
     ++units_.gathered;
     units_.open = 1;
-    if (!activations_leave(inputs_)) held_[activations] += layer_->x;
+    if (!holds_first_x_) held_[activations] += layer_->x;
     record("tiles", {{tiles, tile_->layer_inputs_backward}});
     held_[activations] -= layer_inputs_bytes() + layer_->x;
     close_unit();
@@ -287,9 +287,12 @@ class Timeline {
     } else if (sums_at_close())
       record("sum over ranks", {{communication, sum_buffer_of(units_.open)}});
     units_.released = false;
-    units_.open = -1;
+    units_.closed = std::exchange(units_.open, -1);
   }
 
+  int unit_of(int64_t layer) const {
+    return static_cast<int>(inputs_.model.first_layer_unit()) + static_cast<int>(layer);
+  }
   void name_pass(const char* pass, int64_t layer = -1) {
     pass_ = pass;
     pass_layer_ = layer;
@@ -309,6 +312,7 @@ class Timeline {
   void pass_over(int64_t begin, int64_t end) {
     for (int64_t layer = begin; layer < end; ++layer) held_[activations] -= kept_of(layer);
     units_.gathered += static_cast<size_t>(2 * (end - begin) - 1);
+    units_.closed = unit_of(begin);
   }
 
   void go_to(const KindBytes& kind) {
@@ -325,8 +329,13 @@ class Timeline {
   void send_away(int64_t layer) {
     const auto put = static_cast<size_t>(std::ranges::lower_bound(keeping_, layer) - keeping_.begin());
     const auto staying = static_cast<size_t>(inputs_.resident_layers + ResidentLayers{}.leaving_layers);
-    for (; activations_leave(inputs_) && first_resident_ + staying < put; ++first_resident_)
+    for (; activations_leave(inputs_) && first_resident_ + staying < put; ++first_resident_) {
       held_[activations] -= kept_of(keeping_[first_resident_]);
+      if (keeping_[first_resident_] > 0 || !inputs_.model.has_layer_inputs() || inputs_.model.adapted())
+        continue;
+      holds_first_x_ = true;
+      held_[activations] += layer_->x;
+    }
   }
   // Layers from `begin` on are in memory, or on their way to it, and the next ones below.
   void bring_back(int64_t begin) {
@@ -441,7 +450,7 @@ class Timeline {
     for (int64_t layer = end - 1; layer >= begin; --layer) {
       name_pass("backward", layer);
       ++units_.gathered;
-      units_.open = static_cast<int>(inputs_.model.first_layer_unit()) + static_cast<int>(layer);
+      units_.open = unit_of(layer);
       SavedSlots slots = plan_.kept_by_forward(layer).set(kX);
       if (layer + 1 < end) slots |= kept_again(layer);
       backward(slots);
@@ -540,6 +549,7 @@ class Timeline {
   const TileBytes* tile_ = nullptr;
   bool leaves_out_ = false;
   bool going_back_ = false;
+  bool holds_first_x_ = false;     // what the first layer kept has left, but not x, which layers' inputs need
   std::set<int64_t> giving_keys_;  // layers whose keys later ones take
   std::set<int64_t> summed_keys_;  // those whose keys' gradients are there
   std::vector<int64_t> keeping_;   // layers that keep something

@@ -26,12 +26,17 @@ std::vector<int64_t> shares_of(const ForecastInputs& inputs) {
   return shares;
 }
 
+// Shares come from the host of a GPU, or from a disk beside one.
+bool shares_are_uploaded(const ForecastInputs& inputs) {
+  return !on_device(inputs, inputs.offload.parameters);
+}
+
 // ZeRO 3: the units at work are whole, and the next one is on its way, but for what a CPU reads from a disk
-// and gathers. Beside a GPU (`uploads`) the share that the next one is gathered from, and that of the one
+// and gathers. Where shares are uploaded, the share that the next one is gathered from, and that of the one
 // after it, are there as well.
 // [position in the order of units]
-std::vector<int64_t> gathered_elements(const ForecastInputs& inputs, const std::vector<int64_t>& shares,
-                                       bool uploads) {
+std::vector<int64_t> gathered_elements(const ForecastInputs& inputs, const std::vector<int64_t>& shares) {
+  const bool uploads = shares_are_uploaded(inputs);
   const std::vector<int64_t>& units = inputs.model.unit_elements;
   const std::vector<int> order = training_order(inputs.recompute, inputs.model.end_units());
   const bool ahead = uploads || inputs.offload.parameters != Offload::disk;
@@ -58,8 +63,21 @@ int64_t whole_while_summed(const ForecastInputs& inputs, int64_t unit_elements) 
   return inputs.reduce_bytes == kFloat_bytes ? unit_elements : 0;
 }
 
-int64_t most_gathered(const ForecastInputs& inputs, const std::vector<int64_t>& shares, bool uploads) {
-  return std::ranges::max(gathered_elements(inputs, shares, uploads));
+// ZeRO 3: units come and go, but for one rank's that stay, or that a CPU reads from a disk in place.
+bool units_move(const ForecastInputs& inputs) {
+  return inputs.zero == 3 && (inputs.ranks > 1 || shares_are_uploaded(inputs));
+}
+
+// Summed gradients stay until the step, or leave for where the optimizer is.
+bool gradients_stay(const ForecastInputs& inputs) {
+  return !inputs.update_in_backward && on_device(inputs, inputs.offload.optimizer);
+}
+bool gradients_leave(const ForecastInputs& inputs) {
+  return updates_are_deferred(inputs) && !gradients_stay(inputs);
+}
+
+int64_t most_gathered(const ForecastInputs& inputs, const std::vector<int64_t>& shares) {
+  return std::ranges::max(gathered_elements(inputs, shares));
 }
 
 // comm/collectives.cpp reduce_scatter_sum: NCCL's uneven shares travel as blocks.
@@ -104,10 +122,9 @@ int64_t parameter_bytes(const ForecastInputs& inputs) {
   const int64_t adapters = sum_of(inputs.model.adapter_elements);
   if (inputs.zero < 3) return (sum_of(inputs.model.unit_elements) + adapters) * inputs.tile_bytes;
   const std::vector<int64_t> shares = rank_shares(inputs);
-  if (!on_device(inputs, inputs.offload.parameters))
-    return (most_gathered(inputs, shares, /*uploads=*/true) + adapters) * inputs.tile_bytes;
+  if (shares_are_uploaded(inputs)) return (most_gathered(inputs, shares) + adapters) * inputs.tile_bytes;
   const bool alone = inputs.ranks == 1;
-  const int64_t gathered = alone ? 0 : most_gathered(inputs, shares, /*uploads=*/false);
+  const int64_t gathered = alone ? 0 : most_gathered(inputs, shares);
   if (inputs.offload.parameters != Offload::disk)
     return (sum_of(shares) + gathered + adapters) * inputs.tile_bytes;
   // Alone, a unit is opened where it was read and the next one read ahead; tied, the head's and the
@@ -127,8 +144,7 @@ int64_t gradient_bytes(const ForecastInputs& inputs) {
   const std::vector<int64_t>& units = inputs.model.unit_elements;
   if (inputs.zero < 2 && !inputs.update_in_backward) return sum_of(units) * kFloat_bytes;
   const std::vector<int64_t> shares = rank_shares(inputs);
-  const bool sums_stay = on_device(inputs, inputs.offload.optimizer);
-  const bool leaves = updates_are_deferred(inputs) && (inputs.update_in_backward || !sums_stay);
+  const bool leaves = gradients_leave(inputs);
   // Open at once: the head, or a layer; where the matrix is tied the embedding is open with both. The unit
   // that was closed before is stepped meanwhile, or beside a GPU copied to where it is. (Of a second
   // micro-batch the unit's sum so far is there as well.)
@@ -142,7 +158,7 @@ int64_t gradient_bytes(const ForecastInputs& inputs) {
     const int64_t left = leaves && unit + leaving < units.size() ? shares[unit + leaving] : 0;
     most = std::max(most, open + summing + left);
   }
-  const int64_t sums = inputs.update_in_backward || !sums_stay ? 0 : sum_of(shares);
+  const int64_t sums = gradients_stay(inputs) ? sum_of(shares) : 0;
   return (sums + most) * kFloat_bytes;
 }
 
@@ -150,25 +166,23 @@ StoresOverStep::StoresOverStep(const ForecastInputs& inputs)
     : inputs_(inputs),
       most_parameter_bytes_(trireme::parameter_bytes(inputs)),
       most_gradient_bytes_(trireme::gradient_bytes(inputs)),
-      parameters_move_(inputs.zero == 3 && inputs.ranks > 1 && inputs.offload.parameters == Offload::none),
-      gradients_move_(inputs.zero >= 2 && !inputs.update_in_backward &&
-                      inputs.offload.optimizer == Offload::none) {
-  const std::vector<int64_t> shares = rank_shares(inputs);
-  share_elements_ = sum_of(shares);
-  trained_share_elements_ = sum_of(rank_shares(trained_inputs(inputs)));
-  adapter_elements_ = sum_of(inputs.model.adapter_elements);
+      shares_(rank_shares(trained_inputs(inputs))),
+      parameters_move_(units_move(inputs)),
+      gradients_move_(inputs.zero >= 2 || inputs.update_in_backward),
+      sums_leave_(gradients_leave(inputs)) {
+  if (gradients_move_ && gradients_stay(inputs)) staying_sums_ = sum_of(shares_);
   if (!parameters_move_) return;
-  whole_ = gathered_elements(inputs, shares, /*uploads=*/false);
+  const std::vector<int64_t> shares = rank_shares(inputs);
+  whole_ = gathered_elements(inputs, shares);
+  staying_parameters_ = most_parameter_bytes_ / inputs.tile_bytes - std::ranges::max(whole_);
   const std::vector<int> order = training_order(inputs.recompute, inputs.model.end_units());
-  for (size_t i = 1; i < order.size(); ++i)
-    next_.push_back(inputs.model.unit_elements[static_cast<size_t>(order[i])]);
-  next_.push_back(0);
+  for (size_t i = 0; i < order.size(); ++i)
+    next_.push_back(whole_[i] - inputs.model.unit_elements[static_cast<size_t>(order[i])]);
 }
 
 int64_t StoresOverStep::parameter_bytes(const UnitsInMemory& units) const {
   if (!parameters_move_) return most_parameter_bytes_;
-  return (share_elements_ + adapter_elements_ + (units.released ? next_ : whole_).at(units.gathered)) *
-         inputs_.tile_bytes;
+  return (staying_parameters_ + (units.released ? next_ : whole_).at(units.gathered)) * inputs_.tile_bytes;
 }
 
 int64_t StoresOverStep::gradient_bytes(const UnitsInMemory& units) const {
@@ -177,7 +191,9 @@ int64_t StoresOverStep::gradient_bytes(const UnitsInMemory& units) const {
   int64_t whole = units.open < 0 ? 0 : elements(units.open);
   if (inputs_.model.tied && units.open > 0) whole += elements(0);
   if (units.summing >= 0) whole += whole_while_summed(inputs_, elements(units.summing));
-  return (trained_share_elements_ + whole) * kFloat_bytes;
+  const auto leaving = static_cast<size_t>(units.closed + (sums_go_beside_backward(inputs_) ? 1 : 0));
+  if (sums_leave_ && units.closed >= 0 && leaving < shares_.size()) whole += shares_[leaving];
+  return (staying_sums_ + whole) * kFloat_bytes;
 }
 
 bool splits_masters(const ForecastInputs& inputs) {

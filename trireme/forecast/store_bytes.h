@@ -22,6 +22,7 @@ struct UnitsInMemory {
   bool released = false;  // that unit is not whole any more, the next one is on its way
   int open = -1;          // gradients: the unit that is open; -1: none
   int summing = -1;       // that is summed over ranks beside the backward of another; -1: none
+  int closed = -1;        // the last whose backward is done; -1: none
 };
 
 // Bytes of this rank's device memory at the fullest point of a step, without what is offloaded elsewhere.
@@ -38,8 +39,7 @@ int64_t snapshot_bytes(const ForecastInputs& inputs);
 // fp32 gradient itself is counted as one.
 int64_t sum_buffer_bytes(const ForecastInputs& inputs, int64_t unit_elements);
 int64_t begun_sum_bytes(const ForecastInputs& inputs, int64_t unit_elements);
-// What the stores hold at each moment of a step. Where something is offloaded, the most of the step: when it
-// leaves is not known.
+// What the stores hold at each moment of the passes.
 class StoresOverStep {
  public:
   explicit StoresOverStep(const ForecastInputs& inputs);
@@ -49,8 +49,9 @@ class StoresOverStep {
  private:
   const ForecastInputs& inputs_;
   int64_t most_parameter_bytes_, most_gradient_bytes_;
-  int64_t share_elements_ = 0, trained_share_elements_ = 0, adapter_elements_ = 0;
-  bool parameters_move_, gradients_move_;
+  int64_t staying_parameters_ = 0, staying_sums_ = 0;  // elements beside the units at work
+  std::vector<int64_t> shares_;                        // of what is trained
+  bool parameters_move_, gradients_move_, sums_leave_;
   std::vector<int64_t> whole_, next_;  // elements, by the position in training_order
 };
 

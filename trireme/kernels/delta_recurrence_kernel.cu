@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kThreads = 128, kColumns = 16;
 constexpr int kBlocks = 4;  // of a multiprocessor, by their registers and shared memory
-constexpr int kQuad = 4;  // columns of a thread, and values of an access
+constexpr int kQuad = 4;    // columns of a thread, and values of an access
 constexpr int kRowGroups = kThreads / (kColumns / kQuad);
 constexpr int kC = kDeltaChunk_tokens;
 constexpr int kStage = 16;
@@ -187,7 +187,7 @@ __device__ inline LeftMatrix transposed(const LeftMatrix& x) {
   return {x.data, x.depth_stride, x.row_stride, x.depth, x.rows};
 }
 
-// R rows a thread: 4 of [R; o], 2 of R.
+// R rows a thread: 4 of [R; o], 2 of R, which are the first of what is read.
 template <int R>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     delta_forwards(DeltaRecurrenceKernel recurrence, float* rows_nNRD, float* updates_nNCD) {
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   load_state(state_DD, recurrence, scratch, block);
   int stage = 0;
   for (int64_t chunk = 0; chunk < recurrence.chunks; ++chunk) {
-    ChunkMatrices matrices(recurrence, chunk, block.head);
+    const ChunkMatrices matrices(recurrence, chunk, block.head);
     if (recurrence.states_nNDD != nullptr)
       store_state(recurrence.states_nNDD + matrices.index * state_size, recurrence, scratch, block);
 
@@ -209,7 +209,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       sums[i] = block.inside
                     ? load_global<kQuad>(static_cast<const float*>(rows) + (block.first_row * R + i) * width)
                     : Quad{};
-    matrices.reads.rows = kRowGroups * R;
     multiply<R>(sums, matrices.reads, 0, scratch.state, scratch, block, stage);
 #pragma unroll
     for (int i = 0; i < R; ++i) {
