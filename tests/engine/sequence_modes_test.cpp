@@ -51,7 +51,7 @@ Outcome run(const std::filesystem::path& model, const EngineOptions& options, co
 }
 
 void expect_same(const Outcome& a, const Outcome& b, const std::string& what) {
-  constexpr double kTolerance = 2e-5;
+  constexpr double kTolerance = 5e-5;  // rounding, which the sharp scores of Gemma 4 amplify
   EXPECT_NEAR(a.step.loss / b.step.loss, 1, kTolerance) << what;
   EXPECT_NEAR(a.step.gradient_norm / b.step.gradient_norm, 1, kTolerance) << what;
   EXPECT_EQ(a.step.target_tokens, b.step.target_tokens) << what;

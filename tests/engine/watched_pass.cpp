@@ -34,7 +34,7 @@ class WatchedParameters final : public ParameterStore {
     EXPECT_EQ(held_.count(unit), 0) << "unit " << unit << " was gathered twice";
     // A tied head uses two units; everything else one.
     const bool second_of_head =
-        layout_.tied && unit == layout_.embedding_unit() && held_.count(layout_.head_unit()) == 1;
+        layout_.tied && unit == kEmbeddingUnit && held_.count(layout_.head_unit()) == 1;
     EXPECT_EQ(held_.size(), second_of_head ? 1 : 0) << "gathering unit " << unit;
     if (record_.gathers > 0) {
       EXPECT_EQ(prefetched_, unit);

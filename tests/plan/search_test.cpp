@@ -222,18 +222,18 @@ TEST(Search, leaves_out_no_size_of_groups_that_would_fit_or_be_faster) {
 // Where activations leave, layers that stay hold less in groups, and less with two outputs of attention
 // kept than with none: then the last two layers stay, else the last two inputs of groups.
 TEST(Search, finds_groups_that_take_less_of_the_device_though_activations_leave) {
-  PlanRequest fraction = small_request(4, 8192, 41 * kMiB + kMiB / 4);
-  deepen(fraction, 18);
+  PlanRequest fraction = small_request(4, 8192, 91 * kMiB + kMiB / 3);
+  deepen(fraction, 12);
   fraction.hardware.to_host = {1e-6, 1e9};
   fraction.hardware.within_machine = {1e-6, 1e10};
-  fraction.pinned.zero = 3;
+  fraction.pinned.zero = 0;
   fraction.pinned.offload_optimizer = Offload::cpu;
   fraction.pinned.head_chunks = 2;
   fraction.pinned.tile_tokens = 256;
   fraction.pinned.logits_tile_tokens = 64;
   fraction.pinned.recompute = Recompute::keep_attention;
   fraction.pinned.keep_fraction = 0.5;
-  PlanRequest open = small_request(1, 8192, 80 * kMiB);
+  PlanRequest open = small_request(1, 8192, 78 * kMiB);
   deepen(open, 20);
   open.hardware.to_host = {1e-6, 1e9};
   open.hardware.within_machine = {1e-6, 1e10};

@@ -183,12 +183,12 @@ UnitWeights ModelExecutor::gather_layer(int64_t layer, UnitOrder& order) const {
 
 UnitWeights ModelExecutor::bind_head(const at::Tensor& head_flat, const at::Tensor& embedding_flat) const {
   UnitWeights weights = bind(layout_.head_unit(), head_flat);
-  if (layout_.tied) weights[kOutputMatrix] = bind(layout_.embedding_unit(), embedding_flat)[kWords];
+  if (layout_.tied) weights[kOutputMatrix] = bind(kEmbeddingUnit, embedding_flat)[kWords];
   return weights;
 }
 
 at::Tensor ModelExecutor::embed(const EmbeddedTokens& embedded, UnitOrder& order, AcrossLayers& across) {
-  const int unit = layout_.embedding_unit();
+  const int unit = kEmbeddingUnit;
   const MemoryScope scope(MemoryCategory::activations);
   const int64_t tokens = embedded.tokens.size(0);
   at::Tensor x;
@@ -207,7 +207,7 @@ at::Tensor ModelExecutor::embed(const EmbeddedTokens& embedded, UnitOrder& order
 
 void ModelExecutor::make_layer_inputs(const EmbeddedTokens& embedded, const at::Tensor& x, UnitOrder& order,
                                       AcrossLayers& across) {
-  const int unit = layout_.layer_inputs_unit();
+  const int unit = kLayerInputsUnit;
   const int64_t tokens = x.size(0);
   across.inputs_LRP = at::empty({config_.num_hidden_layers, tokens, config_.layer_input_width}, x.options());
   const UnitWeights weights = bind(unit, order.gather(unit));
@@ -236,7 +236,7 @@ at::Tensor ModelExecutor::forward(
     order.release(unit);
   }
   activity_.leave_layers();
-  const int head = layout_.head_unit(), embedding = layout_.embedding_unit();
+  const int head = layout_.head_unit(), embedding = kEmbeddingUnit;
   const at::Tensor head_flat = order.gather(head);
   const UnitWeights weights = bind_head(head_flat, layout_.tied ? order.gather(embedding) : at::Tensor());
   const at::Tensor targets = batch.targets.to(settings_.device).flatten().contiguous();
@@ -253,7 +253,7 @@ at::Tensor ModelExecutor::forward(
 
 void ModelExecutor::add_layer_inputs_gradient(GradientStore& gradients, const EmbeddedTokens& embedded,
                                               AcrossLayers& across, const at::Tensor& dx, UnitOrder& order) {
-  const int unit = layout_.layer_inputs_unit();
+  const int unit = kLayerInputsUnit;
   {
     const UnitWeights weights = bind(unit, order.gather(unit));
     UnitGradients sums = open(unit, gradients);
@@ -272,7 +272,7 @@ void ModelExecutor::add_layer_inputs_gradient(GradientStore& gradients, const Em
 
 void ModelExecutor::add_embedding_gradient(GradientStore& gradients, const EmbeddedTokens& embedded,
                                            const at::Tensor& dx, UnitOrder& order) {
-  const int unit = layout_.embedding_unit();
+  const int unit = kEmbeddingUnit;
   const bool reads = layout_.embedding_read_backward;
   const UnitWeights weights = reads ? bind(unit, order.gather(unit)) : UnitWeights();
   UnitGradients sums = open(unit, gradients);
@@ -288,7 +288,7 @@ void ModelExecutor::add_embedding_gradient(GradientStore& gradients, const Embed
 
 at::Tensor ModelExecutor::head_backward(const at::Tensor& targets, double scale, at::Tensor& x,
                                         UnitOrder& order, GradientStore& gradients) {
-  const int head = layout_.head_unit(), embedding = layout_.embedding_unit();
+  const int head = layout_.head_unit(), embedding = kEmbeddingUnit;
   const at::Tensor head_flat = order.gather(head);
   const UnitWeights weights = bind_head(head_flat, layout_.tied ? order.gather(embedding) : at::Tensor());
   UnitGradients head_gradients = open(head, gradients);
@@ -375,7 +375,7 @@ at::Tensor ModelExecutor::forward_backward(const TokenBatch& batch, double scale
 
   activity_.leave_layers();
   // A tied matrix is open since the head; it closes here, after its second use.
-  const int embedding = layout_.embedding_unit();
+  const int embedding = kEmbeddingUnit;
   if (!layout_.adapted()) {
     if (layer_inputs_) add_layer_inputs_gradient(gradients, embedded, across, dx, order);
     add_embedding_gradient(gradients, embedded, dx, order);

@@ -83,7 +83,7 @@ struct ModelSizes {
     return !layers_of_keys.empty() && layers_of_keys[layer] != static_cast<int64_t>(layer);
   }
   EndUnits end_units() const { return {tied, embedding_read_backward, has_layer_inputs(), !adapted()}; }
-  size_t first_layer_unit() const { return static_cast<size_t>(end_units().first_layer()); }
+  size_t first_layer_unit() const { return static_cast<size_t>(end_units().layer_unit(0)); }
   // Elements of what is trained of a unit.
   int64_t trained_elements(size_t unit) const {
     if (!adapted()) return unit_elements[unit];

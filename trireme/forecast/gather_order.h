@@ -1,10 +1,11 @@
-// The units of one pass over the model in the order in which forward and backward gather their parameters. Unit 0
-// is the embedding, then come layers' inputs where the model has some, the layers, and the head.
+// The units of one pass over the model (unit_numbers.h) in the order in which forward and backward gather their
+// parameters.
 #pragma once
 
 #include <vector>
 
 #include "trireme/forecast/recompute_plan.h"
+#include "trireme/model/unit_numbers.h"
 
 namespace trireme {
 
@@ -14,7 +15,7 @@ struct EndUnits {
   bool embedding_read_backward = false;
   bool layer_inputs = false;
   bool trained = true;  // else nothing goes back behind the layers (LoRA)
-  int first_layer() const { return layer_inputs ? 2 : 1; }
+  int layer_unit(int64_t layer) const { return trireme::layer_unit(layer, layer_inputs); }
 };
 
 // All, in the order of their numbers (and the embedding's matrix again when tied).

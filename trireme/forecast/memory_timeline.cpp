@@ -206,7 +206,7 @@ class Timeline {
     if (model.has_layer_inputs() && !model.adapted()) layer_inputs_backward();
     name_pass("gradient of the embedding");
     if (model.embedding_read_backward && !model.adapted()) ++units_.gathered;
-    units_.open = 0;
+    units_.open = kEmbeddingUnit;
     close_unit();
     finish_sum();
     if (!sums_at_close()) record("sums of the step", {{communication, sum_buffer_of(largest_unit())}});
@@ -228,7 +228,7 @@ class Timeline {
   void layer_inputs_backward() {
     name_pass("gradient of layers' inputs");
     ++units_.gathered;
-    units_.open = 1;
+    units_.open = kLayerInputsUnit;
     if (!holds_first_x_) held_[activations] += layer_->x;
     record("tiles", {{tiles, tile_->layer_inputs_backward}});
     held_[activations] -= layer_inputs_bytes() + layer_->x;
@@ -290,9 +290,7 @@ class Timeline {
     units_.closed = std::exchange(units_.open, -1);
   }
 
-  int unit_of(int64_t layer) const {
-    return static_cast<int>(inputs_.model.first_layer_unit()) + static_cast<int>(layer);
-  }
+  int unit_of(int64_t layer) const { return inputs_.model.end_units().layer_unit(layer); }
   void name_pass(const char* pass, int64_t layer = -1) {
     pass_ = pass;
     pass_layer_ = layer;

@@ -40,11 +40,11 @@ std::vector<int64_t> gathered_elements(const ForecastInputs& inputs, const std::
   const std::vector<int64_t>& units = inputs.model.unit_elements;
   const std::vector<int> order = training_order(inputs.recompute, inputs.model.end_units());
   const bool ahead = uploads || inputs.offload.parameters != Offload::disk;
-  const int embedding = 0, head = static_cast<int>(units.size()) - 1;
+  const int head = static_cast<int>(units.size()) - 1;
   std::vector<int64_t> gathered;
   for (size_t i = 0; i < order.size(); ++i) {
     // Of a tied matrix the embedding is there beside the head.
-    const bool beside_head = i > 0 && order[i - 1] == head && order[i] == embedding;
+    const bool beside_head = i > 0 && order[i - 1] == head && order[i] == kEmbeddingUnit;
     int64_t elements = units[order[i]] + (beside_head ? units[head] : 0);
     if (ahead && i + 1 < order.size()) elements += units[order[i + 1]];
     // The share that is gathered goes when its unit is whole; of a disk's none comes two units ahead.
@@ -189,7 +189,7 @@ int64_t StoresOverStep::gradient_bytes(const UnitsInMemory& units) const {
   if (!gradients_move_) return most_gradient_bytes_;
   const auto elements = [&](int unit) { return inputs_.model.trained_elements(static_cast<size_t>(unit)); };
   int64_t whole = units.open < 0 ? 0 : elements(units.open);
-  if (inputs_.model.tied && units.open > 0) whole += elements(0);
+  if (inputs_.model.tied && units.open > 0) whole += elements(kEmbeddingUnit);
   if (units.summing >= 0) whole += whole_while_summed(inputs_, elements(units.summing));
   const auto leaving = static_cast<size_t>(units.closed + (sums_go_beside_backward(inputs_) ? 1 : 0));
   if (sums_leave_ && units.closed >= 0 && leaving < shares_.size()) whole += shares_[leaving];

@@ -311,7 +311,7 @@ void add_before_attention(const ModelSizes& model, const TileSizes& s, TileBytes
   if (model.delta_net) return add_delta_net_projection(s, bytes);
   const int64_t T = s.T, t = s.t, m = s.m, width = model.head_dim, v_rows = T * model.kv_heads;
   const bool v_normed = model.v_norm && !model.share_keys;
-  const int64_t rotated = s.q + (model.share_keys ? 0 : s.v), of_v = T * s.v * t;
+  const int64_t rotated = s.q + model.common_heads().projected_keys() * width, of_v = T * s.v * t;
   const int64_t products = 1 + model.common_heads().projections_of_keys();  // that LoRA adapts
   // Rows of cos and sin, beside the heads.
   const int64_t turning = s.blocks(3, rotated) + s.blocks(2, width, T, rotated);

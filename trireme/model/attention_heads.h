@@ -22,6 +22,8 @@ struct AttentionHeads {
   int64_t query_width() const { return query * width; }
   int64_t key_value_width() const { return key_value * width; }
   int64_t gate_width() const { return gated ? query_width() : 0; }
+  // Key heads of the layer's projection, and how many times it has them.
+  int64_t projected_keys() const { return share_keys ? 0 : key_value; }
   int64_t projections_of_keys() const { return share_keys ? 0 : keys_are_values ? 1 : 2; }
   // Rows of the projection's matrix.
   int64_t projected_width() const {

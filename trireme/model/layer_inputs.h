@@ -14,7 +14,7 @@ class LayerInputs {
   virtual ~LayerInputs() = default;
   LayerInputs& operator=(LayerInputs&&) = delete;
 
-  // tokens [T], x [T, M] -> inputs [L, T, P] (written). `weights` of ModelLayout::layer_inputs_unit.
+  // tokens [T], x [T, M] -> inputs [L, T, P] (written). `weights` of kLayerInputsUnit.
   virtual void forward(const UnitWeights& weights, const at::Tensor& tokens, const at::Tensor& x_TM,
                        const at::Tensor& inputs_LTP) const = 0;
   // d(inputs) [L, T, P] -> added to dx [T, M] and to the gradients (fp32).

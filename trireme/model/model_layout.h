@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "trireme/model/model_config.h"
+#include "trireme/model/unit_numbers.h"
 
 namespace trireme {
 
@@ -114,7 +115,7 @@ struct TiedName {
 };
 
 struct ModelLayout {
-  // Embedding, (layers' inputs), layers, head: as forward gathers them.
+  // By unit_numbers.h.
   std::vector<UnitSpec> units;
   bool layer_inputs = false;  // whether the second is of these
   bool tied = false;          // the head unit then lacks the output matrix and uses the embedding's
@@ -124,9 +125,7 @@ struct ModelLayout {
   std::vector<std::string> unread_names = {};
   // Parameters as other programs write them, which is not read: what their names contain, and what to do.
   std::vector<std::pair<std::string, std::string>> other_forms = {};
-  int embedding_unit() const { return 0; }
-  int layer_inputs_unit() const { return 1; }
-  int layer_unit(int64_t layer) const { return static_cast<int>((layer_inputs ? 2 : 1) + layer); }
+  int layer_unit(int64_t layer) const { return trireme::layer_unit(layer, layer_inputs); }
   int head_unit() const { return static_cast<int>(units.size()) - 1; }
 
   Adapters adapters = {};  // of LoRA; none: the units are trained

@@ -69,7 +69,9 @@ class Counter {
                                            : kind_->heads.query_width());
   }
   double key_width() const { return static_cast<double>(kind_->heads.key_value_width()); }
-  double projected_key_width() const { return kind_->heads.share_keys ? 0 : key_width(); }
+  double projected_key_width() const {
+    return static_cast<double>(kind_->heads.projected_keys() * kind_->heads.width);
+  }
   double turned_width() const {
     return model_.rotary_tables > 0 && !delta_net() ? query_width() + projected_key_width() : 0;
   }
@@ -309,7 +311,7 @@ class Counter {
     add(WorkKind::norm, head_rows_ * values, 0, rows_ * values);
     add(WorkKind::embedding, head_rows_ * values, 0, rows_ * values);
     add(WorkKind::copy, head_rows_ * values, 0, 2 * rows_ * values);
-    if (in_.zero == 3) gather(model_.unit_elements[1]);
+    if (in_.zero == 3) gather(model_.unit_elements[kLayerInputsUnit]);
   }
   void layer_inputs_backward() {
     if (!model_.has_layer_inputs() || model_.adapted()) return;
@@ -320,7 +322,7 @@ class Counter {
     add(WorkKind::norm_backward, head_rows_ * values, 0, rows_ * values);
     add(WorkKind::embedding, head_rows_ * values, 0, rows_ * values);
     add(WorkKind::copy, head_rows_ * values, 0, 3 * rows_ * values);
-    if (in_.zero == 3) gather(model_.unit_elements[1]);
+    if (in_.zero == 3) gather(model_.unit_elements[kLayerInputsUnit]);
   }
 
   const KindWork* kind_of(int64_t layer) const {

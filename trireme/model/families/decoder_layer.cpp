@@ -272,7 +272,7 @@ class DecoderLayer final : public Layer {
   RotaryHeads rotary_heads(const LayerTensors& layer, int64_t first_row) const {
     RotaryHeads rotary;
     rotary.query_heads = layer.heads.query;
-    rotary.rotated_heads = layer.heads.query + (layer.heads.share_keys ? 0 : layer.heads.key_value);
+    rotary.rotated_heads = layer.heads.query + layer.heads.projected_keys();
     rotary.turning_pairs = layer.rotary.cos.size(1);
     rotary.cos = layer.rotary.cos;
     rotary.sin = layer.rotary.sin;
