@@ -100,11 +100,17 @@ function(trireme_test name)
 endfunction()
 
 # trireme_simd_kernels(LIBRARY SOURCE OPTION...): compiles SOURCE once for each x86-64 level, each time in its own namespace
-# (TRIREME_SIMD_NAMESPACE), and adds the objects to LIBRARY, which chooses one when the program starts. Such a source
+# (TRIREME_SIMD_NAMESPACE), and adds the objects to LIBRARY, which chooses one when the program starts. With WITH_BF16 as the
+# first option also for v4 with AVX512-BF16. Such a source
 # includes no library headers with inline functions, so that no AVX-512 code leaks into the rest.
 function(trireme_simd_kernels library source)
   get_filename_component(stem "${source}" NAME_WE)
-  foreach(level base v3 v4)
+  set(levels base v3 v4)
+  if(ARGV2 STREQUAL "WITH_BF16")
+    list(APPEND levels v4_bf16)
+    list(POP_FRONT ARGN)
+  endif()
+  foreach(level IN LISTS levels)
     set(objects "${library}_${stem}_${level}")
     add_library(${objects} OBJECT "${source}")
     target_link_libraries(${objects} PRIVATE trireme_warnings)
@@ -114,6 +120,8 @@ function(trireme_simd_kernels library source)
       target_compile_options(${objects} PRIVATE -march=x86-64-v3)
     elseif(level STREQUAL "v4")
       target_compile_options(${objects} PRIVATE -march=x86-64-v4 -mprefer-vector-width=512)
+    elseif(level STREQUAL "v4_bf16")
+      target_compile_options(${objects} PRIVATE -march=x86-64-v4 -mavx512bf16 -mprefer-vector-width=512)
     endif()
     target_sources(${library} PRIVATE $<TARGET_OBJECTS:${objects}>)
   endforeach()

@@ -26,6 +26,10 @@ bool cpu_has_bf16_matmul() {
   return flags.find(" avx512_bf16 ") != std::string::npos || flags.find(" amx_bf16 ") != std::string::npos;
 }
 
+bool cpu_rounds_to_bf16() {
+  return simd_level() == SimdLevel::v4 && __builtin_cpu_supports("avx512bf16");
+}
+
 SimdLevel simd_level() {
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "trireme/base/error.h"
+#include "trireme/device/processor.h"
 #include "trireme/kernels/attention_arguments.h"
 
 namespace trireme {
@@ -14,8 +15,11 @@ int attention_threads() {
 }
 
 CpuFlashAttention::CpuFlashAttention(at::ScalarType dtype)
-    : CpuFlashAttention(dtype, dtype == at::kBFloat16 ? processor_bf16_units() : std::nullopt,
-                        *fastest(&simd_base::kTileMath, &simd_v3::kTileMath, &simd_v4::kTileMath)) {}
+    : CpuFlashAttention(
+          dtype, dtype == at::kBFloat16 ? processor_bf16_units() : std::nullopt,
+          cpu_rounds_to_bf16()
+              ? simd_v4_bf16::kTileMath
+              : *fastest(&simd_base::kTileMath, &simd_v3::kTileMath, &simd_v4::kTileMath)) {}
 
 CpuFlashAttention::CpuFlashAttention(at::ScalarType dtype, std::optional<Bf16Units> units,
                                      const TileMath& math)
@@ -37,6 +41,7 @@ std::string CpuFlashAttention::name() const {
 void CpuFlashAttention::check_call(const at::Tensor& q, const AttentionSpec& spec) const {
   TRIREME_ASSERT(q.scalar_type() == dtype_ && q.device().is_cpu(), "this kernel is for ", dtype_,
                  " on the CPU, got ", q.scalar_type(), " on ", q.device());
+  TRIREME_ASSERT(spec.scale > 0, "attention's scale is ", spec.scale, ", expected one above 0");
   TRIREME_ASSERT(spec.keys->sparse.block_tokens % kPanel == 0, "sparse blocks of ",
                  spec.keys->sparse.block_tokens, " tokens, expected a multiple of ", kPanel);
 }

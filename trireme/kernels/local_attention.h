@@ -29,7 +29,7 @@ namespace trireme {
 enum class ResultDtype { of_input, fp32 };
 
 struct AttentionSpec {
-  double scale = 1;                         // scores are scale * q.k
+  double scale = 1;                         // scores are scale * q.k; above 0
   std::shared_ptr<const VisibleKeys> keys;  // of S query rows and T key rows
   std::vector<int> kv_of_query;             // size h, values in [0, k), not decreasing
   ResultDtype results = ResultDtype::of_input;

@@ -2,6 +2,10 @@
 // comparisons and selections apart, value by value.
 #include "trireme/kernels/softmax_tile.h"
 
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
 #include "trireme/kernels/vector_math.h"
 
 namespace trireme::TRIREME_SIMD_NAMESPACE {
@@ -34,18 +38,37 @@ inline Floats fill(float value) {
   return Floats{} + value;
 }
 
+// Of results that are kept as fp32, or rounded to bf16.
+enum class Kept { fp32, bf16 };
+
 // 2^x, zero below the normal numbers; NaN stays NaN. The integer part moves into the exponent bits; the
-// rest, in [-1/2, 1/2], goes through a polynomial whose relative error is below 1e-8 before rounding.
+// rest, in [-1/2, 1/2], goes through a polynomial whose relative error is below 1e-8 before rounding, and
+// below 3e-6 of what is rounded to bf16.
+template <Kept kept>
 inline Floats exp2_of(Floats x) {
-  const Ints vanishes = x < -126.0f;
-  Floats shifted = x + 12582912.0f;  // 1.5 * 2^23: the low bits now hold the nearest integer
+  const Floats shifted = x + 12582912.0f;  // 1.5 * 2^23: the low bits now hold the nearest integer
   const Floats f = x - (shifted - 12582912.0f);
-  Floats p = f * 0.0001535334803f + 0.001339887498f;
-  p = p * f + 0.009618437418f;
-  p = p * f + 0.05550332469f;
-  p = p * f + 0.2402264791f;
-  p = p * f + 0.6931472029f;
-  p = p * f + 1.0f;
+  Floats p;
+  if constexpr (kept == Kept::bf16) {
+    p = f * 0.009570101985f + 0.05591786135f;
+    p = p * f + 0.2402474483f;
+    p = p * f + 0.6931218146f;
+    p = p * f + 0.9999992614f;
+  } else {
+    p = f * 0.0001535334803f + 0.001339887498f;
+    p = p * f + 0.009618437418f;
+    p = p * f + 0.05550332469f;
+    p = p * f + 0.2402264791f;
+    p = p * f + 0.6931472029f;
+    p = p * f + 1.0f;
+  }
+#if defined(__AVX512F__)
+  const __mmask16 there = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+  return reinterpret_cast<Floats>(
+      _mm512_maskz_add_epi32(there, reinterpret_cast<__m512i>(p),
+                             _mm512_slli_epi32(reinterpret_cast<__m512i>(shifted), 23)));
+#else
+  const Ints vanishes = x < -126.0f;
   Words exponent;
   Words bits;
   Words gone;
@@ -55,23 +78,42 @@ inline Floats exp2_of(Floats x) {
   bits = (bits + (exponent << 23)) & ~gone;
   memcpy(&x, &bits, sizeof(bits));
   return x;
+#endif
 }
 
-inline Words to_bf16(const Floats& from) {
+// GCC would take a narrowing of words apart, or permute those of two registers.
+#if defined(__AVX512BF16__)
+inline Shorts to_bf16(const Floats& from) {
+  return reinterpret_cast<Shorts>(_mm512_cvtneps_pbh(from));
+}
+#else
+inline Shorts to_bf16(const Floats& from) {
   Words bits;
   memcpy(&bits, &from, sizeof(bits));
-  return bf16_bits(bits);
+#if defined(__AVX512F__)
+  return reinterpret_cast<Shorts>(_mm512_cvtepi32_epi16(reinterpret_cast<__m512i>(bf16_bits(bits))));
+#else
+  return __builtin_convertvector(bf16_bits(bits), Shorts);
+#endif
 }
-inline void store_bf16(const Floats& from, uint16_t* to) {
-  const Words words = to_bf16(from);
-  const Shorts narrow = __builtin_convertvector(words, Shorts);
+#endif
+
+inline void store_as(const Floats& from, float* to) {
+  store(from, to);
+}
+inline void store_as(const Floats& from, uint16_t* to) {
+  const Shorts narrow = to_bf16(from);
   memcpy(to, &narrow, sizeof(narrow));
 }
 
 inline float largest(const Floats& x) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps(x);
+#else
   float result = x[0];
   for (int i = 1; i < kLanes; ++i) result = x[i] > result ? x[i] : result;
   return result;
+#endif
 }
 inline float total(const Floats& x) {
   float part[kLanes];
@@ -81,81 +123,116 @@ inline float total(const Floats& x) {
   return part[0];
 }
 
+// Of a row's scores that its query sees; the others become minus infinity.
+inline float largest_score(const SoftmaxTile& tile, int64_t r) {
+  float* row = tile.scores + r * tile.row_stride;
+  if (tile.begin != nullptr) {
+    for (int64_t j = 0; j < tile.begin[r]; ++j) row[j] = kMinusInfinity;
+    for (int64_t j = tile.end[r]; j < tile.columns; ++j) row[j] = kMinusInfinity;
+  }
+  Floats high[4];
+  for (Floats& lane : high) lane = fill(kMinusInfinity);
+  for (int64_t j = 0; j < tile.columns; j += 4 * kLanes)
+    for (int lane = 0; lane < 4; ++lane) {
+      const Floats x = load(row + j + lane * kLanes);
+      high[lane] = x > high[lane] ? x : high[lane];
+    }
+  high[0] = high[1] > high[0] ? high[1] : high[0];
+  high[2] = high[3] > high[2] ? high[3] : high[2];
+  return largest(high[2] > high[0] ? high[2] : high[0]);
+}
+
+// exp2(log2_scale row - reference) -> out, which may be the row; returns the sum.
+template <Kept kept, typename Out>
+inline float exponentials(const float* row, int64_t columns, float log2_scale, float reference, Out* out) {
+  Floats sum[2] = {};
+  for (int64_t j = 0; j < columns; j += 2 * kLanes)
+    for (int lane = 0; lane < 2; ++lane) {
+      const int64_t at = j + lane * kLanes;
+      const Floats x = exp2_of<kept>(load(row + at) * log2_scale - reference);
+      sum[lane] += x;
+      store_as(x, out + at);
+    }
+  return total(sum[0] + sum[1]);
+}
+
 inline void softmax(const SoftmaxTile& tile) {
   for (int64_t r = 0; r < tile.rows; ++r) {
-    float* row = tile.scores + r * tile.row_stride;
-    if (tile.begin != nullptr) {
-      for (int64_t j = 0; j < tile.begin[r]; ++j) row[j] = kMinusInfinity;
-      for (int64_t j = tile.end[r]; j < tile.columns; ++j) row[j] = kMinusInfinity;
-    }
-    Floats high[4];
-    for (Floats& lane : high) lane = fill(kMinusInfinity);
-    for (int64_t j = 0; j < tile.columns; j += 4 * kLanes)
-      for (int lane = 0; lane < 4; ++lane) {
-        const Floats x = load(row + j + lane * kLanes) * tile.log2_scale;
-        high[lane] = x > high[lane] ? x : high[lane];
-      }
-    high[0] = high[1] > high[0] ? high[1] : high[0];
-    high[2] = high[3] > high[2] ? high[3] : high[2];
-    high[0] = high[2] > high[0] ? high[2] : high[0];
-    const float before = tile.row_max[r], found = largest(high[0]);
+    const float before = tile.row_max[r], found = largest_score(tile, r) * tile.log2_scale;
     const float now = found > before ? found : before;
     // Until a row has met a key that it sees, its maximum is minus infinity, which must not meet itself
     // below.
     const float reference = now == kMinusInfinity ? 0.0f : now;
-    Floats sum[2] = {};
-    for (int64_t j = 0; j < tile.columns; j += 2 * kLanes)
-      for (int lane = 0; lane < 2; ++lane) {
-        const Floats x = exp2_of(load(row + j + lane * kLanes) * tile.log2_scale - reference);
-        sum[lane] += x;
-        if (tile.bf16_out != nullptr)
-          store_bf16(x, tile.bf16_out + r * tile.row_stride + j + lane * kLanes);
-        else
-          store(x, row + j + lane * kLanes);
-      }
-    const float shrink = exp2_of(fill(before - reference))[0];
+    float* row = tile.scores + r * tile.row_stride;
+    const float sum =
+        tile.bf16_out == nullptr
+            ? exponentials<Kept::fp32>(row, tile.columns, tile.log2_scale, reference, row)
+            : exponentials<Kept::bf16>(row, tile.columns, tile.log2_scale, reference,
+                                       tile.bf16_out + r * tile.row_stride);
+    const float shrink = exp2_of<Kept::fp32>(fill(before - reference))[0];
     tile.rescale[r] = shrink;
     tile.row_max[r] = now;
-    tile.row_sum[r] = tile.row_sum[r] * shrink + total(sum[0] + sum[1]);
+    tile.row_sum[r] = tile.row_sum[r] * shrink + sum;
   }
 }
 
-// One row of a gradient tile.
-inline void gradient_row(const GradientTile& tile, int64_t r) {
-  float* p_row = tile.scores + r * kColumns;
-  float* ds_row = tile.gradients + r * kColumns;
-  for (int64_t j = 0; j < kColumns; j += kLanes) {
-    const Floats s = load(p_row + j), dp = load(ds_row + j);
-    const Floats p = exp2_of(s * tile.log2_scale - load(tile.lse2 + j));
-    store(p, p_row + j);
-    store(p * tile.scale * (dp - load(tile.delta + j)), ds_row + j);
+// A register of a row.
+struct GradientLanes {
+  Floats p, ds;
+};
+template <Kept kept>
+inline GradientLanes gradient_lanes(const GradientTile& tile, int64_t r, int64_t j) {
+  const Floats s = load(tile.scores + r * kColumns + j), dp = load(tile.gradients + r * kColumns + j);
+  const Floats p = exp2_of<kept>(s * tile.log2_scale - load(tile.lse2 + j));
+  return {p, p * tile.scale * (dp - load(tile.delta + j))};
+}
+
+// Zeros the queries that do not see the key of row r, `stride` elements apart.
+template <typename Out>
+inline void clear_unseen(const GradientTile& tile, int64_t r, Out* row, int64_t stride = 1) {
+  for (int64_t j = 0; j < tile.begin[r]; ++j) row[j * stride] = 0;
+  for (int64_t j = tile.end[r]; j < kColumns; ++j) row[j * stride] = 0;
+}
+
+inline void gradient_in_fp32(GradientTile tile) {
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    for (int64_t j = 0; j < kColumns; j += kLanes) {
+      const auto [p, ds] = gradient_lanes<Kept::fp32>(tile, r, j);
+      store(p, tile.scores + r * kColumns + j);
+      store(ds, tile.gradients + r * kColumns + j);
+    }
+    if (tile.begin == nullptr) continue;
+    clear_unseen(tile, r, tile.scores + r * kColumns);
+    clear_unseen(tile, r, tile.gradients + r * kColumns);
   }
-  if (tile.begin != nullptr) {
-    for (int64_t j = 0; j < tile.begin[r]; ++j) p_row[j] = ds_row[j] = 0;
-    for (int64_t j = tile.end[r]; j < kColumns; ++j) p_row[j] = ds_row[j] = 0;
+}
+
+inline void gradient_in_bf16(GradientTile tile) {
+  for (int64_t r = 0; r < tile.rows; r += 2) {  // rows are a multiple of 64
+    uint16_t* pairs = tile.bf16_pairs + r * kColumns;
+    for (int64_t j = 0; j < kColumns; j += kLanes) {
+      Words words[2];
+      for (int64_t i = 0; i < 2; ++i) {
+        const auto [p, ds] = gradient_lanes<Kept::bf16>(tile, r + i, j);
+        const Shorts narrow = to_bf16(ds);
+        store_as(p, tile.bf16_scores + (r + i) * kColumns + j);
+        memcpy(tile.bf16_gradients + (r + i) * kColumns + j, &narrow, sizeof(narrow));
+        words[i] = __builtin_convertvector(narrow, Words);
+      }
+      const Words pair = words[0] | words[1] << 16;
+      memcpy(pairs + j * 2, &pair, sizeof(pair));
+    }
+    if (tile.begin == nullptr) continue;
+    for (int64_t i = 0; i < 2; ++i) {
+      clear_unseen(tile, r + i, tile.bf16_scores + (r + i) * kColumns);
+      clear_unseen(tile, r + i, tile.bf16_gradients + (r + i) * kColumns);
+      clear_unseen(tile, r + i, pairs + i, 2);
+    }
   }
 }
 
 inline void gradient(const GradientTile& tile) {
-  if (tile.bf16_scores == nullptr) {
-    for (int64_t r = 0; r < tile.rows; ++r) gradient_row(tile, r);
-    return;
-  }
-  for (int64_t r = 0; r < tile.rows; r += 2) {  // rows are a multiple of 64
-    gradient_row(tile, r);
-    gradient_row(tile, r + 1);
-    for (int64_t j = 0; j < kColumns; j += kLanes) {
-      Floats ds[2];
-      for (int64_t i = 0; i < 2; ++i) {
-        const int64_t offset = (r + i) * kColumns + j;
-        ds[i] = load(tile.gradients + offset);
-        store_bf16(load(tile.scores + offset), tile.bf16_scores + offset);
-        store_bf16(ds[i], tile.bf16_gradients + offset);
-      }
-      const Words pairs = to_bf16(ds[0]) | to_bf16(ds[1]) << 16;
-      memcpy(tile.bf16_pairs + r * kColumns + j * 2, &pairs, sizeof(pairs));
-    }
-  }
+  tile.bf16_scores == nullptr ? gradient_in_fp32(tile) : gradient_in_bf16(tile);
 }
 
 inline void scale_rows(float* rows, int64_t count, int64_t columns, int64_t row_stride,
