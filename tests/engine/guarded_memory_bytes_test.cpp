@@ -39,7 +39,25 @@ std::vector<MemoryCase> cases_beside_the_host() {
       {"tied, 2 ranks, all on the host", testing::tied_model, 2, 2, 1, 512,
        offload(ZeroStage::parameters, Offload::cpu)},
       {"gemma 4 E2B, a wide table, 2 ranks, all on the host", testing::gemma4_e2b_wide_table_model, 2, 2, 1,
-       512, [=](EngineOptions& o) { offload(ZeroStage::parameters, Offload::cpu)(o); }},
+       512, offload(ZeroStage::parameters, Offload::cpu)},
+      {"tied, 2 ranks, all on the host, two micro-batches", testing::tied_model, 2, 2, 1, 512,
+       [=](EngineOptions& o) {
+         offload(ZeroStage::parameters, Offload::cpu)(o);
+         o.planned_batch.micro_batches = 2;
+       }},
+      {"grouped, 1 rank, ZeRO 2, optimizer on the host, three micro-batches", testing::grouped_model, 1, 1, 1,
+       512,
+       [=](EngineOptions& o) {
+         offload(ZeroStage::gradients, Offload::none)(o);
+         o.planned_batch.micro_batches = 3;
+       }},
+      {"tied, 2 ranks, LoRA, ZeRO 2, optimizer on the host, two micro-batches", testing::tied_model, 2, 2, 1,
+       512,
+       [=](EngineOptions& o) {
+         offload(ZeroStage::gradients, Offload::none)(o);
+         o.lora.rank = 24;
+         o.planned_batch.micro_batches = 2;
+       }},
       {"grouped, 2 ranks, parameters on disk", testing::grouped_model, 2, 2, 1, 512,
        offload(ZeroStage::parameters, Offload::disk)},
       {"grouped, 2 ranks, ZeRO 2, optimizer on the host", testing::grouped_model, 2, 2, 1, 512,
@@ -87,12 +105,12 @@ TEST(MemoryOnGuardedDevice, peaks_of_all_but_attention_are_within_5_percent_of_t
         for (const MemoryCategory category : kAllMemoryCategories)
           if (category != MemoryCategory::attention)
             testing::expect_within(0.05, name_of(category), state.peak[category], forecast.peak[category]);
-        // All together, where no optimizer steps on the device by pieces.
-        if (inputs.offload.optimizer == Offload::none) continue;
         const int64_t reference = std::max<int64_t>(
             0, state.peak[MemoryCategory::attention] - forecast.peak[MemoryCategory::attention]);
-        EXPECT_GE(state.peak_total_bytes, forecast.peak_total_bytes * 19 / 20);
         EXPECT_LE(state.peak_total_bytes - reference, forecast.peak_total_bytes * 21 / 20);
+        // An optimizer on the device steps by pieces there, when the passes are over.
+        if (inputs.offload.optimizer == Offload::none) continue;
+        EXPECT_GE(state.peak_total_bytes, forecast.peak_total_bytes * 19 / 20);
       }
     }
 }

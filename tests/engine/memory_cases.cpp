@@ -534,11 +534,13 @@ std::vector<MeasuredMemory> measure_memory(const MemoryCase& test, int threads, 
     std::vector<Documents> documents;
     if (options.planned_batch.packed)
       documents.assign(static_cast<size_t>(test.batch), Documents({0, test.tokens / 3, test.tokens}));
-    for (uint64_t step = 0; step < steps; ++step)
+    for (uint64_t step = 0; step < steps; ++step) {
+      const TokenBatch batch =
+          slice_of_batch(test.batch, config.vocab_size, sample + 10 * step,
+                         {test.tokens, options.ulysses, options.ring}, mesh.sp->rank(), documents);
       engine->train_step(
-          {slice_of_batch(test.batch, config.vocab_size, sample + 10 * step,
-                          {test.tokens, options.ulysses, options.ring}, mesh.sp->rank(), documents)},
-          1e-3);
+          std::vector<TokenBatch>(static_cast<size_t>(options.planned_batch.micro_batches), batch), 1e-3);
+    }
     MeasuredMemory& mine = of_ranks[static_cast<size_t>(mesh.all->rank())];
     mine.state = engine->memory_account()->state();
     mine.inputs = engine->forecast_inputs(test.batch, test.tokens);

@@ -17,18 +17,17 @@ constexpr int64_t kTile_tokens = 192, kLogitsTile_tokens = 256;
 // Scalars, norms' partial sums and the like are not in the formulas.
 constexpr int64_t kCrumbs_bytes = 48 * 1024;
 
-Json grouped_model();  // grouped heads
-Json tied_model();     // tied, with norms of q and k and one head a group
-Json uneven_model();
-Json gemma4_e2b_model();
-Json gemma4_e2b_wide_table_model();  // biases, and heads that 2 and 4 ranks do not share evenly
+Json grouped_model();     // grouped heads
+Json tied_model();        // tied, with norms of q and k and one head a group
+Json uneven_model();      // biases, and heads that 2 and 4 ranks do not share evenly
 Json straddling_model();  // the second of two chunks of 12 query heads over 2 ranks uses two of the 3
                           // key/value heads
 Json narrow_model();      // tiles have many more tokens than it has values
 Json encoder_model();
 Json gemma3_model();
-Json gemma4_model();   // four layers: one that slides, one that does not, and again
-Json qwen3_5_model();  // four layers: one with a DeltaNet, one with attention, and again
+Json gemma4_model();                 // four layers: one that slides, one that does not, and again
+Json qwen3_5_model();                // four layers: one with a DeltaNet, one with attention, and again
+Json gemma4_e2b_wide_table_model();  // a table of what layers are told that is larger than all else
 Json mixture_model();
 
 struct MemoryCase {

@@ -51,16 +51,17 @@ Outcome run(const std::filesystem::path& model, const EngineOptions& options, co
 }
 
 void expect_same(const Outcome& a, const Outcome& b, const std::string& what) {
-  constexpr double kTolerance = 5e-5;  // rounding, which the sharp scores of Gemma 4 amplify
-  EXPECT_NEAR(a.step.loss / b.step.loss, 1, kTolerance) << what;
-  EXPECT_NEAR(a.step.gradient_norm / b.step.gradient_norm, 1, kTolerance) << what;
+  // Of rounding, which the sharp scores of Gemma 4 amplify.
+  const double tolerance = what.starts_with("gemma 4") ? 5e-5 : 2e-5;
+  EXPECT_NEAR(a.step.loss / b.step.loss, 1, tolerance) << what;
+  EXPECT_NEAR(a.step.gradient_norm / b.step.gradient_norm, 1, tolerance) << what;
   EXPECT_EQ(a.step.target_tokens, b.step.target_tokens) << what;
   for (const auto& [name, gradient] : b.gradients) {
     if (name.ends_with("attention.self.key.bias")) continue;  // zero but for rounding
     if (name.ends_with("layer_scalar"))                       // it stays
       EXPECT_TRUE(at::equal(a.gradients.at(name), at::zeros_like(gradient))) << what << ": " << name;
     else
-      EXPECT_LT(testing::relative_error(a.gradients.at(name), gradient), kTolerance) << what << ": " << name;
+      EXPECT_LT(testing::relative_error(a.gradients.at(name), gradient), tolerance) << what << ": " << name;
   }
 }
 

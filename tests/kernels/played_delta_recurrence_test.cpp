@@ -1,5 +1,5 @@
 // The delta rule's kernel of GPUs, played on the host with what a call gives it, beside ATen's products of the
-// same segment.
+// same segment in fp64.
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
@@ -30,6 +30,19 @@ DeltaSegment random_segment(int64_t chunks, int64_t heads, int64_t key_width, bo
   s.inverse_nBVCC = (at::randn({chunks, 1, heads, kC, kC}) / 8).tril(-1) + at::eye(kC);
   if (inverse_by_columns) s.inverse_nBVCC = s.inverse_nBVCC.mT().contiguous().mT();
   return s;
+}
+
+at::Tensor wide(const at::Tensor& x) {
+  return x.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true);
+}
+DeltaSegment wide(const DeltaSegment& s) {
+  DeltaSegment w;
+  w.chunks = s.chunks;
+  w.carried_nBVC1 = wide(s.carried_nBVC1);
+  w.reads_nNCD = wide(s.reads_nNCD);
+  w.writes_nNCD = wide(s.writes_nNCD);
+  w.inverse_nBVCC = wide(s.inverse_nBVCC);
+  return w;
 }
 
 // Tensors of the host, whose copies on a played GPU a kernel gets in their place.
@@ -88,8 +101,8 @@ class DeltaRecurrence : public ::testing::TestWithParam<Sizes> {
 TEST_P(DeltaRecurrence, forwards_gives_outputs_updates_and_the_state_behind) {
   const DeltaSegment s = segment();
   const at::Tensor before = rows(2 * kC), state_before = state();
-  const at::Tensor both = before.clone(), updates = at::zeros_like(rows(kC)), after = state_before.clone();
-  delta_forwards(s, both, updates, after, {});
+  const at::Tensor both = wide(before), updates = wide(rows(kC)), after = wide(state_before);
+  delta_forwards(wide(s), both, updates, after, {});
   OnGpu gpu;
   const DeltaRecurrenceKernel kernel = gpu.kernel_of(s, state_before, {});
   float *on_gpu = gpu(before), *updates_on_gpu = gpu.unwritten(updates);
@@ -101,11 +114,11 @@ TEST_P(DeltaRecurrence, forwards_gives_outputs_updates_and_the_state_behind) {
 
 TEST_P(DeltaRecurrence, forwards_of_backward_keeps_the_state_of_each_chunk) {
   const DeltaSegment s = segment();
-  const at::Tensor before = rows(kC), state_before = state(), kept = states();
-  const at::Tensor updates = at::zeros_like(before);
-  delta_forwards(s, before.clone(), updates, state_before.clone(), kept);
+  const at::Tensor before = rows(kC), state_before = state(), kept = wide(states());
+  const at::Tensor updates = wide(before);
+  delta_forwards(wide(s), wide(before), updates, wide(state_before), kept);
   OnGpu gpu;
-  const DeltaRecurrenceKernel kernel = gpu.kernel_of(s, state_before, kept);
+  const DeltaRecurrenceKernel kernel = gpu.kernel_of(s, state_before, states());
   float* updates_on_gpu = gpu.unwritten(updates);
   launch_delta_forwards(kernel, DeltaOutputs::left, gpu(before), updates_on_gpu, nullptr);
   expect_equal(gpu.back(updates_on_gpu, updates), updates);
@@ -114,11 +127,11 @@ TEST_P(DeltaRecurrence, forwards_of_backward_keeps_the_state_of_each_chunk) {
 
 TEST_P(DeltaRecurrence, backwards_gives_the_gradients_of_rows_and_of_each_state) {
   const DeltaSegment s = segment();
-  const at::Tensor d_updates = rows(kC), before = rows(2 * kC), d_state_before = state(), kept = states();
-  const at::Tensor both = before.clone(), d_state = d_state_before.clone();
-  delta_backwards(s, d_updates.clone(), both, d_state, kept);
+  const at::Tensor d_updates = rows(kC), before = rows(2 * kC), d_state_before = state();
+  const at::Tensor both = wide(before), d_state = wide(d_state_before), kept = wide(states());
+  delta_backwards(wide(s), wide(d_updates), both, d_state, kept);
   OnGpu gpu;
-  const DeltaRecurrenceKernel kernel = gpu.kernel_of(s, d_state_before, kept);
+  const DeltaRecurrenceKernel kernel = gpu.kernel_of(s, d_state_before, states());
   float* on_gpu = gpu(before);
   launch_delta_backwards(kernel, gpu(d_updates), on_gpu, nullptr);
   expect_equal(gpu.back(on_gpu, both), both);

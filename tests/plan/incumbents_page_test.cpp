@@ -274,7 +274,7 @@ kernels, copies from pageable memory and gathers that nothing hides are not coun
 
 ## What Trireme's policies promise beyond
 
-Forecast (`trireme/forecast/memory_forecast.h`), not measured on these machines: parameters, optimizer and layer inputs on the host,
+Forecast (`trireme/forecast/memory_forecast.h`, renewed when that changes), not measured on these machines: parameters, optimizer and layer inputs on the host,
 the layers' forward repeated, tiles of 4,096 tokens, the same gibibyte outside of tensors, NCCL's buffers for each peer
 and 3 % of fragments; the host has ALST's 1.9 TB.
 

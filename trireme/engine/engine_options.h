@@ -43,6 +43,7 @@ struct PlannedBatch {
   int64_t tokens = 0;           // S of one sample, over all ranks that share it; 0: unknown
   bool packed = false;          // samples hold documents
   int64_t document_tokens = 0;  // of the document that a token is in, on average; 0: of a sample
+  int64_t micro_batches = 1;    // of a step
   bool known() const { return samples > 0 && tokens > 0; }
 };
 

@@ -97,6 +97,7 @@ ForecastInputs make_forecast_inputs(const ModelConfig& config, const ModelLayout
   inputs.offload = options.offload;
   inputs.update_in_backward = options.update_in_backward;
   inputs.save_in_background = options.save_in_background;
+  inputs.micro_batches = options.planned_batch.micro_batches;
   inputs.tile_tokens = chosen.tile_tokens;
   inputs.logits_tile_tokens = chosen.logits_tile_tokens;
   const auto bytes = [](at::ScalarType dtype) { return static_cast<int64_t>(c10::elementSize(dtype)); };

@@ -188,19 +188,18 @@ UnitWeights ModelExecutor::bind_head(const at::Tensor& head_flat, const at::Tens
 }
 
 at::Tensor ModelExecutor::embed(const EmbeddedTokens& embedded, UnitOrder& order, AcrossLayers& across) {
-  const int unit = kEmbeddingUnit;
   const MemoryScope scope(MemoryCategory::activations);
   const int64_t tokens = embedded.tokens.size(0);
   at::Tensor x;
   {
-    const UnitWeights weights = bind(unit, order.gather(unit));
+    const UnitWeights weights = bind(kEmbeddingUnit, order.gather(kEmbeddingUnit));
     x = at::empty({tokens, config_.hidden_size}, weights[kWords].options().dtype(settings_.storage));
     const MemoryScope tiles(MemoryCategory::tiles);
     for_tiles(tokens, settings_.logits_tile_tokens, [&](int64_t begin, int64_t count) {
       embedding_->forward(weights, embedded.rows(begin, count), x.narrow(0, begin, count));
     });
   }
-  order.release(unit);
+  order.release(kEmbeddingUnit);
   if (layer_inputs_) make_layer_inputs(embedded, x, order, across);
   return x;
 }
@@ -236,9 +235,10 @@ at::Tensor ModelExecutor::forward(
     order.release(unit);
   }
   activity_.leave_layers();
-  const int head = layout_.head_unit(), embedding = kEmbeddingUnit;
+  const int head = layout_.head_unit();
   const at::Tensor head_flat = order.gather(head);
-  const UnitWeights weights = bind_head(head_flat, layout_.tied ? order.gather(embedding) : at::Tensor());
+  const UnitWeights weights =
+      bind_head(head_flat, layout_.tied ? order.gather(kEmbeddingUnit) : at::Tensor());
   const at::Tensor targets = batch.targets.to(settings_.device).flatten().contiguous();
   at::Tensor loss;
   {
@@ -247,7 +247,7 @@ at::Tensor ModelExecutor::forward(
     count_as(loss, MemoryCategory::other);
   }
   order.release(head);
-  if (layout_.tied) order.release(embedding);
+  if (layout_.tied) order.release(kEmbeddingUnit);
   return loss.view(batch.tokens.sizes());
 }
 
@@ -272,10 +272,9 @@ void ModelExecutor::add_layer_inputs_gradient(GradientStore& gradients, const Em
 
 void ModelExecutor::add_embedding_gradient(GradientStore& gradients, const EmbeddedTokens& embedded,
                                            const at::Tensor& dx, UnitOrder& order) {
-  const int unit = kEmbeddingUnit;
   const bool reads = layout_.embedding_read_backward;
-  const UnitWeights weights = reads ? bind(unit, order.gather(unit)) : UnitWeights();
-  UnitGradients sums = open(unit, gradients);
+  const UnitWeights weights = reads ? bind(kEmbeddingUnit, order.gather(kEmbeddingUnit)) : UnitWeights();
+  UnitGradients sums = open(kEmbeddingUnit, gradients);
   {
     const MemoryScope scope(MemoryCategory::tiles);
     for_tiles(dx.size(0), settings_.logits_tile_tokens, [&](int64_t begin, int64_t count) {
@@ -283,18 +282,19 @@ void ModelExecutor::add_embedding_gradient(GradientStore& gradients, const Embed
     });
   }
   sums.finish();
-  if (reads) order.release(unit);
+  if (reads) order.release(kEmbeddingUnit);
 }
 
 at::Tensor ModelExecutor::head_backward(const at::Tensor& targets, double scale, at::Tensor& x,
                                         UnitOrder& order, GradientStore& gradients) {
-  const int head = layout_.head_unit(), embedding = kEmbeddingUnit;
+  const int head = layout_.head_unit();
   const at::Tensor head_flat = order.gather(head);
-  const UnitWeights weights = bind_head(head_flat, layout_.tied ? order.gather(embedding) : at::Tensor());
+  const UnitWeights weights =
+      bind_head(head_flat, layout_.tied ? order.gather(kEmbeddingUnit) : at::Tensor());
   UnitGradients head_gradients = open(head, gradients);
   std::optional<UnitGradients> embedding_gradients;
   if (layout_.tied && !layout_.adapted()) {
-    embedding_gradients = open(embedding, gradients);
+    embedding_gradients = open(kEmbeddingUnit, gradients);
     head_gradients.exchange(kOutputMatrix, *embedding_gradients, kWords);
   }
   at::Tensor loss;
@@ -309,7 +309,7 @@ at::Tensor ModelExecutor::head_backward(const at::Tensor& targets, double scale,
   }
   head_gradients.finish();
   order.release(head);
-  if (layout_.tied) order.release(embedding);
+  if (layout_.tied) order.release(kEmbeddingUnit);
   return loss;
 }
 
@@ -375,12 +375,11 @@ at::Tensor ModelExecutor::forward_backward(const TokenBatch& batch, double scale
 
   activity_.leave_layers();
   // A tied matrix is open since the head; it closes here, after its second use.
-  const int embedding = kEmbeddingUnit;
   if (!layout_.adapted()) {
     if (layer_inputs_) add_layer_inputs_gradient(gradients, embedded, across, dx, order);
     add_embedding_gradient(gradients, embedded, dx, order);
   }
-  close(embedding, gradients);
+  close(kEmbeddingUnit, gradients);
   return loss.sum(at::kDouble);
 }
 

@@ -128,7 +128,8 @@ struct ForecastInputs {
   int rank = 0;
   // NCCL's buffers for each machine_peers() of this rank; 0 where it took them before memory was planned.
   int64_t peer_buffers_bytes = 0;
-  int machine_ranks = 1;  // ranks on a machine; read where there are such buffers
+  int machine_ranks = 1;      // ranks on a machine; read where there are such buffers
+  int64_t micro_batches = 1;  // of a step
   // Policies.
   int zero = 0;  // ZeRO stage
   RecomputePlan recompute;

@@ -207,6 +207,7 @@ class Timeline {
     name_pass("gradient of the embedding");
     if (model.embedding_read_backward && !model.adapted()) ++units_.gathered;
     units_.open = kEmbeddingUnit;
+    record("gradient");
     close_unit();
     finish_sum();
     if (!sums_at_close()) record("sums of the step", {{communication, sum_buffer_of(largest_unit())}});
@@ -218,7 +219,8 @@ class Timeline {
     return inputs_.batch * inputs_.shard_tokens * plan_.layers * inputs_.model.layer_input_width *
            inputs_.storage_bytes;
   }
-  // What layers are told beside x, and x itself, which the first layer keeps as well, stay until their gradients.
+  // What layers are told beside x, and x itself, which the first layer keeps as well, stay until their
+  // gradients.
   void make_layer_inputs() {
     name_pass("layers' inputs");
     ++units_.gathered;
@@ -329,11 +331,14 @@ class Timeline {
     const auto staying = static_cast<size_t>(inputs_.resident_layers + ResidentLayers{}.leaving_layers);
     for (; activations_leave(inputs_) && first_resident_ + staying < put; ++first_resident_) {
       held_[activations] -= kept_of(keeping_[first_resident_]);
-      if (keeping_[first_resident_] > 0 || !inputs_.model.has_layer_inputs() || inputs_.model.adapted())
-        continue;
-      holds_first_x_ = true;
-      held_[activations] += layer_->x;
+      if (keeping_[first_resident_] == 0) hold_first_x();
     }
+  }
+  // Its copy leaves or comes back, but the tensor stays for the gradient of layers' inputs.
+  void hold_first_x() {
+    if (holds_first_x_ || !inputs_.model.has_layer_inputs() || inputs_.model.adapted()) return;
+    holds_first_x_ = true;
+    held_[activations] += layer_->x;
   }
   // Layers from `begin` on are in memory, or on their way to it, and the next ones below.
   void bring_back(int64_t begin) {
@@ -341,6 +346,9 @@ class Timeline {
     const auto lowest = static_cast<size_t>(std::max<int64_t>(0, taken - ResidentLayers{}.ahead_layers));
     for (; activations_leave(inputs_) && first_resident_ > lowest; --first_resident_)
       held_[activations] += kept_of(keeping_[first_resident_ - 1]);
+    // What is still leaving comes back to new memory.
+    if (first_resident_ == 0 && activations_leave(inputs_) && std::ssize(keeping_) > inputs_.resident_layers)
+      hold_first_x();
   }
 
   // x -> y. At its end the running x is y; `slots` stay, and x itself where it is one of them.
@@ -547,7 +555,7 @@ class Timeline {
   const TileBytes* tile_ = nullptr;
   bool leaves_out_ = false;
   bool going_back_ = false;
-  bool holds_first_x_ = false;     // what the first layer kept has left, but not x, which layers' inputs need
+  bool holds_first_x_ = false;     // beside what the first layer keeps
   std::set<int64_t> giving_keys_;  // layers whose keys later ones take
   std::set<int64_t> summed_keys_;  // those whose keys' gradients are there
   std::vector<int64_t> keeping_;   // layers that keep something

@@ -140,44 +140,34 @@ int64_t parameter_bytes(const ForecastInputs& inputs) {
 }
 
 int64_t gradient_bytes(const ForecastInputs& inputs) {
-  if (inputs.model.adapted()) return gradient_bytes(trained_inputs(inputs));
-  const std::vector<int64_t>& units = inputs.model.unit_elements;
-  if (inputs.zero < 2 && !inputs.update_in_backward) return sum_of(units) * kFloat_bytes;
-  const std::vector<int64_t> shares = rank_shares(inputs);
-  const bool leaves = gradients_leave(inputs);
-  // Open at once: the head, or a layer; where the matrix is tied the embedding is open with both. The unit
-  // that was closed before is stepped meanwhile, or beside a GPU copied to where it is. (Of a second
-  // micro-batch the unit's sum so far is there as well.)
+  const StoresOverStep over_step(inputs);
+  const int units = static_cast<int>(inputs.model.unit_elements.size());
   int64_t most = 0;
-  const bool beside = sums_go_beside_backward(inputs);
-  const size_t leaving = beside ? 2 : 1;
-  for (size_t unit = 0; unit < units.size(); ++unit) {
-    const int64_t open = units[unit] + (inputs.model.tied && unit > 0 ? units.front() : 0);
-    const int64_t summing =
-        beside && unit + 1 < units.size() ? whole_while_summed(inputs, units[unit + 1]) : 0;
-    const int64_t left = leaves && unit + leaving < units.size() ? shares[unit + leaving] : 0;
-    most = std::max(most, open + summing + left);
+  for (int unit = 0; unit < units; ++unit) {
+    const int closed = unit + 1 < units ? unit + 1 : -1;
+    const int summing = sums_go_beside_backward(inputs) ? closed : -1;
+    most = std::max(most, over_step.gradient_bytes({.open = unit, .summing = summing, .closed = closed}));
   }
-  const int64_t sums = gradients_stay(inputs) ? sum_of(shares) : 0;
-  return (sums + most) * kFloat_bytes;
+  return most;
 }
 
 StoresOverStep::StoresOverStep(const ForecastInputs& inputs)
     : inputs_(inputs),
       most_parameter_bytes_(trireme::parameter_bytes(inputs)),
-      most_gradient_bytes_(trireme::gradient_bytes(inputs)),
-      shares_(rank_shares(trained_inputs(inputs))),
       parameters_move_(units_move(inputs)),
-      gradients_move_(inputs.zero >= 2 || inputs.update_in_backward),
-      sums_leave_(gradients_leave(inputs)) {
-  if (gradients_move_ && gradients_stay(inputs)) staying_sums_ = sum_of(shares_);
+      gradients_move_(inputs.zero >= 2 || inputs.update_in_backward) {
+  const ModelSizes& model = inputs.model;
+  const std::vector<int64_t> trained = rank_shares(trained_inputs(inputs));
+  trained_shares_.assign(model.unit_elements.size(), 0);
+  std::copy(trained.begin(), trained.end(),
+            trained_shares_.begin() +
+                (model.adapted() ? static_cast<std::ptrdiff_t>(model.first_layer_unit()) : 0));
   if (!parameters_move_) return;
-  const std::vector<int64_t> shares = rank_shares(inputs);
-  whole_ = gathered_elements(inputs, shares);
+  whole_ = gathered_elements(inputs, rank_shares(inputs));
   staying_parameters_ = most_parameter_bytes_ / inputs.tile_bytes - std::ranges::max(whole_);
-  const std::vector<int> order = training_order(inputs.recompute, inputs.model.end_units());
+  const std::vector<int> order = training_order(inputs.recompute, model.end_units());
   for (size_t i = 0; i < order.size(); ++i)
-    next_.push_back(whole_[i] - inputs.model.unit_elements[static_cast<size_t>(order[i])]);
+    next_.push_back(whole_[i] - model.unit_elements[static_cast<size_t>(order[i])]);
 }
 
 int64_t StoresOverStep::parameter_bytes(const UnitsInMemory& units) const {
@@ -186,14 +176,30 @@ int64_t StoresOverStep::parameter_bytes(const UnitsInMemory& units) const {
 }
 
 int64_t StoresOverStep::gradient_bytes(const UnitsInMemory& units) const {
-  if (!gradients_move_) return most_gradient_bytes_;
-  const auto elements = [&](int unit) { return inputs_.model.trained_elements(static_cast<size_t>(unit)); };
-  int64_t whole = units.open < 0 ? 0 : elements(units.open);
-  if (inputs_.model.tied && units.open > 0) whole += elements(kEmbeddingUnit);
-  if (units.summing >= 0) whole += whole_while_summed(inputs_, elements(units.summing));
-  const auto leaving = static_cast<size_t>(units.closed + (sums_go_beside_backward(inputs_) ? 1 : 0));
-  if (sums_leave_ && units.closed >= 0 && leaving < shares_.size()) whole += shares_[leaving];
-  return (staying_sums_ + whole) * kFloat_bytes;
+  const ModelSizes& model = inputs_.model;
+  int64_t elements = 0;
+  if (!gradients_move_) {
+    for (size_t unit = 0; unit < model.unit_elements.size(); ++unit) elements += model.trained_elements(unit);
+    return elements * kFloat_bytes;
+  }
+  const bool leave = gradients_leave(inputs_);
+  // What earlier micro-batches came to is brought back for a unit that is opened, until it is summed.
+  const auto earlier = [&](int unit) {
+    return leave && inputs_.micro_batches > 1 ? trained_shares_[static_cast<size_t>(unit)] : 0;
+  };
+  const auto whole = [&](int unit) { return model.trained_elements(static_cast<size_t>(unit)); };
+  const auto open = [&](int unit) { elements += whole(unit) + earlier(unit); };
+  if (units.open >= 0) open(units.open);
+  // A tied matrix is open from the head on.
+  if (model.tied && units.open != kEmbeddingUnit && std::max(units.open, units.closed) > kEmbeddingUnit)
+    open(kEmbeddingUnit);
+  if (units.summing >= 0)
+    elements += whole_while_summed(inputs_, whole(units.summing)) + earlier(units.summing);
+  // The unit that was closed before is stepped meanwhile, or beside a GPU copied to where it is.
+  const auto leaving = static_cast<size_t>(units.closed + (units.summing >= 0 ? 1 : 0));
+  if (leave && units.closed >= 0 && leaving < trained_shares_.size()) elements += trained_shares_[leaving];
+  if (gradients_stay(inputs_)) elements += sum_of(trained_shares_);
+  return elements * kFloat_bytes;
 }
 
 bool splits_masters(const ForecastInputs& inputs) {

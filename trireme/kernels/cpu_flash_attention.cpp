@@ -15,11 +15,10 @@ int attention_threads() {
 }
 
 CpuFlashAttention::CpuFlashAttention(at::ScalarType dtype)
-    : CpuFlashAttention(
-          dtype, dtype == at::kBFloat16 ? processor_bf16_units() : std::nullopt,
-          cpu_rounds_to_bf16()
-              ? simd_v4_bf16::kTileMath
-              : *fastest(&simd_base::kTileMath, &simd_v3::kTileMath, &simd_v4::kTileMath)) {}
+    : CpuFlashAttention(dtype, dtype == at::kBFloat16 ? processor_bf16_units() : std::nullopt,
+                        cpu_rounds_to_bf16()
+                            ? simd_v4_bf16::kTileMath
+                            : *fastest(&simd_base::kTileMath, &simd_v3::kTileMath, &simd_v4::kTileMath)) {}
 
 CpuFlashAttention::CpuFlashAttention(at::ScalarType dtype, std::optional<Bf16Units> units,
                                      const TileMath& math)

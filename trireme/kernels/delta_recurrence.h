@@ -23,7 +23,8 @@ void delta_forwards(const DeltaSegment& s, const at::Tensor& rows_nNRD, const at
 void delta_backwards(const DeltaSegment& s, const at::Tensor& d_updates_nNCD, const at::Tensor& d_both_nNCD,
                      const at::Tensor& d_state_NDD, const at::Tensor& d_states_nNDD);
 
-// What the kernel gets, on any device. `states` may be undefined. Throw InternalError: what is not contiguous fp32.
+// What the kernel gets, on any device. `states` may be undefined. Both throw InternalError: what is not
+// contiguous fp32.
 float* delta_kernel_data(const at::Tensor& x);
 DeltaRecurrenceKernel delta_kernel_of(const DeltaSegment& s, const at::Tensor& state_NDD,
                                       const at::Tensor& states_nNDD);

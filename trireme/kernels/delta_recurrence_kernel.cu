@@ -11,7 +11,7 @@ namespace trireme {
 namespace {
 
 constexpr int kThreads = 128, kColumns = 16;
-constexpr int kBlocks = 4;  // of a multiprocessor, by their registers and shared memory
+constexpr int kBlocks = 4;  // of a multiprocessor, by their registers; by shared memory 3 on sm_80
 constexpr int kQuad = 4;    // columns of a thread, and values of an access
 constexpr int kRowGroups = kThreads / (kColumns / kQuad);
 constexpr int kC = kDeltaChunk_tokens;

@@ -13,8 +13,8 @@
 namespace trireme {
 
 inline constexpr int64_t kDeltaChunk_tokens = 64;
-// On a CPU a segment should lie in cache. A GPU has fewer calls in larger ones: with few heads of all samples more
-// chunks, as many matrices a call.
+// On a CPU a segment should lie in cache. A GPU has fewer calls in larger ones: with few heads of all samples
+// more chunks, as many matrices a call.
 inline constexpr int64_t kDeltaSegmentOfCpu_chunks = 8;
 constexpr int64_t delta_segment_of_gpu_chunks(int64_t heads) {
   constexpr int64_t kMatrices = 1024, kLeast = 32, kMost = 256;

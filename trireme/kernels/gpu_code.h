@@ -9,7 +9,8 @@
 //   launch(halve, {4, 256}, stream, from, to, count);
 //
 // Rules of such a source, which the player enforces: global memory is reached by load_global and store_global
-// alone, shared memory is `__shared__ Shared<float, 32> name` (several elements at once: name.load<4>(i)), values cross lanes by __shfl_*_sync.
+// alone, shared memory is `__shared__ Shared<float, 32> name` (several elements at once: name.load<4>(i)),
+// values cross lanes by __shfl_*_sync.
 #pragma once
 
 #include <stdint.h>

@@ -64,9 +64,8 @@ inline Floats exp2_of(Floats x) {
   }
 #if defined(__AVX512F__)
   const __mmask16 there = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
-  return reinterpret_cast<Floats>(
-      _mm512_maskz_add_epi32(there, reinterpret_cast<__m512i>(p),
-                             _mm512_slli_epi32(reinterpret_cast<__m512i>(shifted), 23)));
+  return reinterpret_cast<Floats>(_mm512_maskz_add_epi32(
+      there, reinterpret_cast<__m512i>(p), _mm512_slli_epi32(reinterpret_cast<__m512i>(shifted), 23)));
 #else
   const Ints vanishes = x < -126.0f;
   Words exponent;
@@ -164,11 +163,10 @@ inline void softmax(const SoftmaxTile& tile) {
     // below.
     const float reference = now == kMinusInfinity ? 0.0f : now;
     float* row = tile.scores + r * tile.row_stride;
-    const float sum =
-        tile.bf16_out == nullptr
-            ? exponentials<Kept::fp32>(row, tile.columns, tile.log2_scale, reference, row)
-            : exponentials<Kept::bf16>(row, tile.columns, tile.log2_scale, reference,
-                                       tile.bf16_out + r * tile.row_stride);
+    const float sum = tile.bf16_out == nullptr
+                          ? exponentials<Kept::fp32>(row, tile.columns, tile.log2_scale, reference, row)
+                          : exponentials<Kept::bf16>(row, tile.columns, tile.log2_scale, reference,
+                                                     tile.bf16_out + r * tile.row_stride);
     const float shrink = exp2_of<Kept::fp32>(fill(before - reference))[0];
     tile.rescale[r] = shrink;
     tile.row_max[r] = now;

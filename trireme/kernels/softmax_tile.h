@@ -6,8 +6,8 @@
 //              (Milakov and Gimelshein, arXiv 1805.02867)
 //   backward   p' = exp2(c s' - lse2);  ds' = scale p' (dp' - delta)    on transposed tiles: rows are keys
 //
-// What is rounded to bf16 has exponentials with a relative error of 3e-6, else of fp32's rounding. Compiled for each
-// x86-64 level, and for AVX-512 with bf16's rounding in an instruction. No torch here.
+// What is rounded to bf16 has exponentials with a relative error of 3e-6, else of fp32's rounding.
+// Compiled for each x86-64 level, and for AVX-512 with bf16's rounding in an instruction. No torch here.
 #pragma once
 
 #include <stdint.h>
@@ -26,9 +26,9 @@ struct SoftmaxTile {
   const int32_t* begin;  // of each row; null: every column is seen
   const int32_t* end;
   float log2_scale;  // above 0
-  float* row_max;  // running, in units of log2; minus infinity at first
-  float* row_sum;  // running
-  float* rescale;  // out: factor by which what was summed before shrinks
+  float* row_max;    // running, in units of log2; minus infinity at first
+  float* row_sum;    // running
+  float* rescale;    // out: factor by which what was summed before shrinks
 };
 
 // Rows are keys, the 64 columns are queries.

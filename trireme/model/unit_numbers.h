@@ -1,5 +1,5 @@
-// The numbers of a model's units, which are those of the order in which forward gathers them: the embedding, what
-// layers are told of their tokens where the model has it (layer_inputs.h), the layers, the head. No torch here.
+// The numbers of a model's units, in the order in which forward gathers them: the embedding, what layers are
+// told of their tokens where the model has it (layer_inputs.h), the layers, the head. No torch here.
 #pragma once
 
 #include <cstdint>

@@ -28,6 +28,7 @@ ForecastInputs planned_inputs(const PlanRequest& request, const Configuration& c
     inputs.peer_buffers_bytes = hardware.peer_buffers_bytes;
     inputs.machine_ranks = hardware.devices_per_machine;
   }
+  inputs.micro_batches = configuration.accumulation;
   inputs.zero = configuration.zero;
   const int64_t layers = request.model.layers;
   const auto share = [&](int64_t keeping) {

@@ -198,15 +198,17 @@ void plan_engines(StagePlan& plan) {
   for (int begin = 0, end = 0; begin < plan.count(); begin = end) {
     while (end < plan.count() && plan.engine_changes(begin, end).empty()) ++end;
     PlannedBatch most;
-    int64_t longest_tokens = 0;
+    int64_t longest_tokens = 0, micro_batches = 1;
     for (int i = begin; i < end; ++i) {
       const PlannedBatch batch = micro_batch_of(plan, i);
       longest_tokens = std::max(longest_tokens, batch.tokens);
+      micro_batches = std::max(micro_batches, batch.micro_batches);
       if (tokens_of(batch) >= tokens_of(most)) most = batch;
     }
     for (int i = begin; i < end; ++i) {
       EngineOptions& engine = plan.options[static_cast<size_t>(i)].engine;
       engine.planned_batch = most;
+      engine.planned_batch.micro_batches = micro_batches;
       engine.rope.longest_tokens = longest_tokens;
     }
   }

@@ -135,7 +135,10 @@ StageDefaults stage_defaults(const TrainOptions& o) {
 }
 
 PlannedBatch planned_batch(const TrainOptions& o, int64_t sequence_tokens) {
-  return {o.per_device_train_batch_size, sequence_tokens, o.samples.packing != Packing::concat};
+  return {.samples = o.per_device_train_batch_size,
+          .tokens = sequence_tokens,
+          .packed = o.samples.packing != Packing::concat,
+          .micro_batches = o.gradient_accumulation_steps};
 }
 
 }  // namespace trireme
