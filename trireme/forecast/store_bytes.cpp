@@ -196,8 +196,9 @@ int64_t StoresOverStep::gradient_bytes(const UnitsInMemory& units) const {
   if (units.summing >= 0)
     elements += whole_while_summed(inputs_, whole(units.summing)) + earlier(units.summing);
   // The unit that was closed before is stepped meanwhile, or beside a GPU copied to where it is.
-  const auto leaving = static_cast<size_t>(units.closed + (units.summing >= 0 ? 1 : 0));
-  if (leave && units.closed >= 0 && leaving < trained_shares_.size()) elements += trained_shares_[leaving];
+  const int leaving = units.closed + (units.summing >= 0 ? 1 : 0);
+  if (leave && units.closed >= 0 && leaving < std::ssize(trained_shares_))
+    elements += trained_shares_[static_cast<size_t>(leaving)];
   if (gradients_stay(inputs_)) elements += sum_of(trained_shares_);
   return elements * kFloat_bytes;
 }
