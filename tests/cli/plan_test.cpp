@@ -132,6 +132,7 @@ TEST_F(PlanCommand, computes_with_what_the_engine_of_its_files_computes_with) {
       at::set_num_threads(1);
       EngineOptions of_engine = options.engine;
       of_engine.planned_batch.packed = true;  // as train says of its samples
+      of_engine.planned_batch.micro_batches = chosen.accumulation;
       const auto engine = assemble(world, options.model_dir, of_engine);
       const int rank = engine->mesh().all->rank();
       ForecastInputs planned = planned_inputs(request, chosen, 64, rank % chosen.sequence_ranks());
