@@ -51,6 +51,11 @@ struct Block {
     column = static_cast<int64_t>(blockIdx.x) % slices * kColumns + quad;
     inside = column < value_width;
   }
+  // The thread's columns of a row of the head, zeros where there are none.
+  __device__ Quad load(const float* row) const { return inside ? load_global<kQuad>(row + column) : Quad{}; }
+  __device__ void store(float* row, const Quad& values) const {
+    if (inside) store_global(row + column, values);
+  }
 };
 
 // A stage of rows [first, first + 32 R) and depths [begin, begin + kStage), R quads a thread: which, and where
@@ -96,77 +101,6 @@ struct StageShare {
   }
 };
 
-// sums += rows [first, first + 32 R) of left x right, whose depth is that of left in whole stages, with zeros
-// beyond. All threads of the block. What they wrote to `right` before is seen.
-template <int R, int size>
-__device__ void multiply(Quad (&sums)[R], const LeftMatrix& left, int first, Shared<float, size>& right,
-                         Scratch& scratch, const Block& block, int& stage) {
-  const StageShare<R> share(block.thread, left);
-  Quad held[R];
-  share.fetch(held, left, first, 0);
-  for (int begin = 0; begin < left.depth; begin += kStage) {
-    share.keep(held, scratch, stage);
-    if (begin + kStage < left.depth) share.fetch(held, left, first, begin + kStage);
-    __syncthreads();
-#pragma unroll
-    for (int d = 0; d < kStage; ++d) {
-      const Values<float, R> a =
-          scratch.stages.template load<R>((stage * kStage + d) * kStageStride + block.first_row * R);
-      const Quad b = right.template load<kQuad>((begin + d) * kColumns + block.quad);
-#pragma unroll
-      for (int i = 0; i < R; ++i)
-#pragma unroll
-        for (int j = 0; j < kQuad; ++j) sums[i].at[j] = fmaf(a.at[i], b.at[j], sums[i].at[j]);
-    }
-    stage = 1 - stage;
-  }
-}
-
-// body(key row, where its columns lie in scratch.state) for the thread's rows of each product.
-template <typename F>
-__device__ void each_state_row(int64_t key_width, const Block& block, const F& body) {
-  for (int first = 0; first < key_width; first += kMostRows)
-    for (int i = 0; i < kQuad; ++i) {
-      const int row = first + block.first_row * kQuad + i;
-      body(row, row * kColumns + block.quad);
-    }
-}
-
-__device__ inline void load_state(const float* state_DD, const DeltaRecurrenceKernel& recurrence,
-                                  Scratch& scratch, const Block& block) {
-  each_state_row(recurrence.key_width, block, [&](int row, int at) {
-    const bool there = row < recurrence.key_width && block.inside;
-    scratch.state.store<kQuad>(
-        at, there ? load_global<kQuad>(state_DD + row * recurrence.value_width + block.column) : Quad{});
-  });
-}
-__device__ inline void store_state(float* state_DD, const DeltaRecurrenceKernel& recurrence, Scratch& scratch,
-                                   const Block& block) {
-  each_state_row(recurrence.key_width, block, [&](int row, int at) {
-    if (row < recurrence.key_width && block.inside)
-      store_global(state_DD + row * recurrence.value_width + block.column, scratch.state.load<kQuad>(at));
-  });
-}
-
-// state = kept state + left right
-template <int size>
-__device__ void move_state(float kept, const LeftMatrix& left, const DeltaRecurrenceKernel& recurrence,
-                           Shared<float, size>& right, Scratch& scratch, const Block& block, int& stage) {
-  for (int first = 0; first < recurrence.key_width; first += kMostRows) {
-    Quad sums[kQuad];
-    const int row = first + block.first_row * kQuad;
-#pragma unroll
-    for (int i = 0; i < kQuad; ++i) {
-      sums[i] = scratch.state.load<kQuad>((row + i) * kColumns + block.quad);
-#pragma unroll
-      for (int j = 0; j < kQuad; ++j) sums[i].at[j] *= kept;
-    }
-    multiply<kQuad>(sums, left, first, right, scratch, block, stage);
-#pragma unroll
-    for (int i = 0; i < kQuad; ++i) scratch.state.store<kQuad>((row + i) * kColumns + block.quad, sums[i]);
-  }
-}
-
 // The matrices of one chunk and head, which all lie in the order of chunks, then heads.
 struct ChunkMatrices {
   int64_t index;
@@ -187,96 +121,164 @@ __device__ inline LeftMatrix transposed(const LeftMatrix& x) {
   return {x.data, x.depth_stride, x.row_stride, x.depth, x.rows};
 }
 
+// A block's columns of a state, which all lie in scratch memory, with zeros beyond the last key row.
+class StateColumns {
+ public:
+  __device__ StateColumns(const DeltaRecurrenceKernel& recurrence, const Block& block, Scratch& scratch)
+      : recurrence_(recurrence), block_(block), scratch_(scratch) {
+    const float* const from_DD = state_of(recurrence.state_NDD, block.head);
+    each_row([&](int row, int at) {
+      scratch_.state.store<kQuad>(
+          at, row < recurrence_.key_width ? block_.load(from_DD + row * recurrence_.value_width) : Quad{});
+    });
+  }
+  __device__ void finish() const { store(state_of(recurrence_.state_NDD, block_.head)); }
+  // Of a chunk that is worked on next; the state is stored where those of chunks are asked for.
+  __device__ ChunkMatrices begin(int64_t chunk) const {
+    const ChunkMatrices matrices(recurrence_, chunk, block_.head);
+    if (recurrence_.states_nNDD != nullptr) store(state_of(recurrence_.states_nNDD, matrices.index));
+    return matrices;
+  }
+
+  // sums += rows [first, first + 32 R) of left x right, whose depth is that of left in whole stages, with zeros
+  // beyond. All threads of the block. What they wrote to `right` before is seen.
+  template <int R, int size>
+  __device__ void multiply(Quad (&sums)[R], const LeftMatrix& left, Shared<float, size>& right,
+                           int first = 0) {
+    const StageShare<R> share(block_.thread, left);
+    Quad held[R];
+    share.fetch(held, left, first, 0);
+    for (int begin = 0; begin < left.depth; begin += kStage) {
+      share.keep(held, scratch_, stage_);
+      if (begin + kStage < left.depth) share.fetch(held, left, first, begin + kStage);
+      __syncthreads();
+#pragma unroll
+      for (int d = 0; d < kStage; ++d) {
+        const Values<float, R> a =
+            scratch_.stages.template load<R>((stage_ * kStage + d) * kStageStride + block_.first_row * R);
+        const Quad b = right.template load<kQuad>((begin + d) * kColumns + block_.quad);
+#pragma unroll
+        for (int i = 0; i < R; ++i)
+#pragma unroll
+          for (int j = 0; j < kQuad; ++j) sums[i].at[j] = fmaf(a.at[i], b.at[j], sums[i].at[j]);
+      }
+      stage_ = 1 - stage_;
+    }
+  }
+
+  // state = kept state + left right
+  template <int size>
+  __device__ void move(float kept, const LeftMatrix& left, Shared<float, size>& right) {
+    for (int first = 0; first < recurrence_.key_width; first += kMostRows) {
+      Quad sums[kQuad];
+      const int row = first + block_.first_row * kQuad;
+#pragma unroll
+      for (int i = 0; i < kQuad; ++i) {
+        sums[i] = scratch_.state.load<kQuad>((row + i) * kColumns + block_.quad);
+#pragma unroll
+        for (int j = 0; j < kQuad; ++j) sums[i].at[j] *= kept;
+      }
+      multiply<kQuad>(sums, left, right, first);
+#pragma unroll
+      for (int i = 0; i < kQuad; ++i)
+        scratch_.state.store<kQuad>((row + i) * kColumns + block_.quad, sums[i]);
+    }
+  }
+
+ private:
+  __device__ float* state_of(float* states_DD, int64_t index) const {
+    return states_DD + index * recurrence_.key_width * recurrence_.value_width;
+  }
+  // body(key row, where its columns lie in scratch memory) for the thread's rows of each product.
+  template <typename F>
+  __device__ void each_row(const F& body) const {
+    for (int first = 0; first < recurrence_.key_width; first += kMostRows)
+      for (int i = 0; i < kQuad; ++i) {
+        const int row = first + block_.first_row * kQuad + i;
+        body(row, row * kColumns + block_.quad);
+      }
+  }
+  __device__ void store(float* to_DD) const {
+    each_row([&](int row, int at) {
+      if (row < recurrence_.key_width)
+        block_.store(to_DD + row * recurrence_.value_width, scratch_.state.load<kQuad>(at));
+    });
+  }
+
+  const DeltaRecurrenceKernel& recurrence_;
+  const Block& block_;
+  Scratch& scratch_;
+  int stage_ = 0;  // of the two, the one that is written next
+};
+
 // R rows a thread: 4 of [R; o], 2 of R, which are the first of what is read.
 template <int R>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     delta_forwards(DeltaRecurrenceKernel recurrence, float* rows_nNRD, float* updates_nNCD) {
   __shared__ Scratch scratch;
   const Block block(recurrence.value_width);
-  const int64_t width = recurrence.value_width, state_size = recurrence.key_width * width;
-  float* const state_DD = recurrence.state_NDD + block.head * state_size;
-  load_state(state_DD, recurrence, scratch, block);
-  int stage = 0;
+  StateColumns state(recurrence, block, scratch);
+  const int64_t width = recurrence.value_width;
   for (int64_t chunk = 0; chunk < recurrence.chunks; ++chunk) {
-    const ChunkMatrices matrices(recurrence, chunk, block.head);
-    if (recurrence.states_nNDD != nullptr)
-      store_state(recurrence.states_nNDD + matrices.index * state_size, recurrence, scratch, block);
-
-    float* const rows = rows_nNRD + matrices.index * kRowGroups * R * width + block.column;
+    const ChunkMatrices matrices = state.begin(chunk);
+    float* const rows = rows_nNRD + matrices.index * kRowGroups * R * width;
     Quad sums[R];
 #pragma unroll
-    for (int i = 0; i < R; ++i)
-      sums[i] = block.inside
-                    ? load_global<kQuad>(static_cast<const float*>(rows) + (block.first_row * R + i) * width)
-                    : Quad{};
-    multiply<R>(sums, matrices.reads, 0, scratch.state, scratch, block, stage);
+    for (int i = 0; i < R; ++i) sums[i] = block.load(rows + (block.first_row * R + i) * width);
+    state.multiply<R>(sums, matrices.reads, scratch.state);
 #pragma unroll
     for (int i = 0; i < R; ++i) {
       const int row = block.first_row * R + i;
       if (row < kC)
         scratch.rows.store<kQuad>(row * kColumns + block.quad, sums[i]);
-      else if (block.inside)
-        store_global(rows + row * width, sums[i]);
+      else
+        block.store(rows + row * width, sums[i]);
     }
 
     Quad updates[2] = {};
-    multiply<2>(updates, matrices.inverse, 0, scratch.rows, scratch, block, stage);
+    state.multiply<2>(updates, matrices.inverse, scratch.rows);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = block.first_row * 2 + i;
       scratch.updates.store<kQuad>(row * kColumns + block.quad, updates[i]);
-      if (block.inside)
-        store_global(updates_nNCD + (matrices.index * kC + row) * width + block.column, updates[i]);
+      block.store(updates_nNCD + (matrices.index * kC + row) * width, updates[i]);
     }
-    move_state(matrices.last_carried, transposed(matrices.writes), recurrence, scratch.updates, scratch,
-               block, stage);
+    state.move(matrices.last_carried, transposed(matrices.writes), scratch.updates);
   }
-  store_state(state_DD, recurrence, scratch, block);
+  state.finish();
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocks)
     delta_backwards(DeltaRecurrenceKernel recurrence, const float* d_updates_nNCD, float* d_both_nNCD) {
   __shared__ Scratch scratch;
   const Block block(recurrence.value_width);
-  const int64_t width = recurrence.value_width, state_size = recurrence.key_width * width;
-  float* const state_DD = recurrence.state_NDD + block.head * state_size;
-  load_state(state_DD, recurrence, scratch, block);
-  int stage = 0;
+  StateColumns state(recurrence, block, scratch);
+  const int64_t width = recurrence.value_width;
+  const auto row_of = [&](int i) { return block.first_row * 2 + i; };
   for (int64_t chunk = recurrence.chunks - 1; chunk >= 0; --chunk) {
-    const ChunkMatrices matrices(recurrence, chunk, block.head);
-    if (recurrence.states_nNDD != nullptr)
-      store_state(recurrence.states_nNDD + matrices.index * state_size, recurrence, scratch, block);
-
+    const ChunkMatrices matrices = state.begin(chunk);
     Quad sums[2];
-    const auto row_of = [&](int i) { return block.first_row * 2 + i; };
 #pragma unroll
     for (int i = 0; i < 2; ++i)
-      sums[i] =
-          block.inside
-              ? load_global<kQuad>(d_updates_nNCD + (matrices.index * kC + row_of(i)) * width + block.column)
-              : Quad{};
-    multiply<2>(sums, matrices.writes, 0, scratch.state, scratch, block, stage);
+      sums[i] = block.load(d_updates_nNCD + (matrices.index * kC + row_of(i)) * width);
+    state.multiply<2>(sums, matrices.writes, scratch.state);
 #pragma unroll
     for (int i = 0; i < 2; ++i) scratch.updates.store<kQuad>(row_of(i) * kColumns + block.quad, sums[i]);
 
-    float* const both = d_both_nNCD + matrices.index * 2 * kC * width + block.column;
+    float* const both = d_both_nNCD + matrices.index * 2 * kC * width;
     Quad d_rows[2] = {}, d_outputs[2];
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
-      d_outputs[i] = block.inside
-                         ? load_global<kQuad>(static_cast<const float*>(both) + (kC + row_of(i)) * width)
-                         : Quad{};
-    multiply<2>(d_rows, transposed(matrices.inverse), 0, scratch.updates, scratch, block, stage);
+    for (int i = 0; i < 2; ++i) d_outputs[i] = block.load(both + (kC + row_of(i)) * width);
+    state.multiply<2>(d_rows, transposed(matrices.inverse), scratch.updates);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       scratch.rows.store<kQuad>(row_of(i) * kColumns + block.quad, d_rows[i]);
       scratch.rows.store<kQuad>((kC + row_of(i)) * kColumns + block.quad, d_outputs[i]);
-      if (block.inside) store_global(both + row_of(i) * width, d_rows[i]);
+      block.store(both + row_of(i) * width, d_rows[i]);
     }
-    move_state(matrices.last_carried, transposed(matrices.reads), recurrence, scratch.rows, scratch, block,
-               stage);
+    state.move(matrices.last_carried, transposed(matrices.reads), scratch.rows);
   }
-  store_state(state_DD, recurrence, scratch, block);
+  state.finish();
 }
 
 LaunchSize size_of(const DeltaRecurrenceKernel& recurrence) {
