@@ -12,16 +12,15 @@ AttentionSnapshots delta_net_snapshots(const ForecastInputs& inputs) {
   const DeltaHeads& heads = inputs.model.delta_net->heads;
   const DeltaShare share = delta_share(heads, inputs.sp_rank, inputs.ulysses * inputs.ring);
   const int64_t tokens = inputs.batch * inputs.tokens, e = inputs.storage_bytes;
-  const DeltaRuleSizes rule{.batch = inputs.batch,
-                            .tokens = inputs.tokens,
-                            .key_heads = share.key.size(),
-                            .value_heads = share.value.size(),
-                            .key_width = heads.key_width,
-                            .value_width = heads.value_width,
-                            .segment_chunks = inputs.device_is_host ? kDeltaSegmentOfCpu_chunks
-                                                                    : delta_segment_of_gpu_chunks(
-                                                                          inputs.batch * share.value.size()),
-                            .spread = even_key_group(key_of_value(heads, share), share.key.size()) == 0};
+  const DeltaRuleSizes rule{
+      .batch = inputs.batch,
+      .tokens = inputs.tokens,
+      .key_heads = share.key.size(),
+      .value_heads = share.value.size(),
+      .key_width = heads.key_width,
+      .value_width = heads.value_width,
+      .segment_chunks = delta_segment_chunks(inputs.device_is_host, inputs.batch * share.value.size()),
+      .spread = even_key_group(key_of_value(heads, share), share.key.size()) == 0};
   const int64_t of_heads = tokens * share.value.size() * kFloat_bytes;  // a number of each head
   const int64_t gates = 3 * of_heads;                                   // a, decay, beta
   const int64_t qkv = tokens * share.convolved_columns(heads) * e;

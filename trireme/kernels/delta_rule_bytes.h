@@ -20,6 +20,9 @@ constexpr int64_t delta_segment_of_gpu_chunks(int64_t heads) {
   constexpr int64_t kMatrices = 1024, kLeast = 32, kMost = 256;
   return std::clamp(kMatrices / std::max<int64_t>(1, heads), kLeast, kMost);
 }
+constexpr int64_t delta_segment_chunks(bool on_cpu, int64_t heads) {
+  return on_cpu ? kDeltaSegmentOfCpu_chunks : delta_segment_of_gpu_chunks(heads);
+}
 
 // V / K if value heads are that many neighbours of each key head in turn, else 0: keys are spread first, one
 // for each value head.

@@ -36,8 +36,7 @@ void check_delta_rule(const DeltaRuleInputs& in, const DeltaRuleSpec& spec) {
 
 int64_t chunks_of_segments(const DeltaRuleSpec& spec, const at::Tensor& v_BSVD) {
   if (spec.segment_chunks > 0) return spec.segment_chunks;
-  return v_BSVD.is_cpu() ? kDeltaSegmentOfCpu_chunks
-                         : delta_segment_of_gpu_chunks(v_BSVD.size(0) * v_BSVD.size(2));
+  return delta_segment_chunks(v_BSVD.is_cpu(), v_BSVD.size(0) * v_BSVD.size(2));
 }
 
 }  // namespace
