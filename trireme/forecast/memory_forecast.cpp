@@ -11,11 +11,11 @@ namespace trireme {
 namespace {
 
 // Each store's most of a step, and what NCCL holds throughout.
-MemoryBytes bytes_of_stores(const ForecastInputs& inputs) {
+MemoryBytes bytes_of_stores(const ForecastInputs& inputs, const StoresOverStep& over_step) {
   using enum MemoryCategory;
   MemoryBytes stores;
-  stores[parameters] = parameter_bytes(inputs);
-  stores[gradients] = gradient_bytes(inputs);
+  stores[parameters] = over_step.most_parameter_bytes();
+  stores[gradients] = over_step.most_gradient_bytes();
   stores[optimizer] = optimizer_bytes(inputs);
   stores[communication] = peer_buffers_of_rank_bytes(inputs);
   if (inputs.device_is_host) stores[snapshot] = snapshot_bytes(inputs);
@@ -32,8 +32,8 @@ MemoryBytes bytes_at(const MemorySnapshot& snapshot, MemoryBytes stores, const S
 }  // namespace
 
 MemoryForecast memory_forecast(const ForecastInputs& inputs) {
-  const MemoryBytes stores = bytes_of_stores(inputs);
   const StoresOverStep over_step(inputs);
+  const MemoryBytes stores = bytes_of_stores(inputs, over_step);
   MemoryForecast forecast{stores, 0, host_memory_bytes(inputs), {}};
   for (const MemorySnapshot& snapshot : memory_timeline(inputs, /*every_layer=*/false)) {
     for (const MemoryCategory category : kAllMemoryCategories)

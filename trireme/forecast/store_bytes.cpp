@@ -140,13 +140,16 @@ int64_t parameter_bytes(const ForecastInputs& inputs) {
 }
 
 int64_t gradient_bytes(const ForecastInputs& inputs) {
-  const StoresOverStep over_step(inputs);
-  const int units = static_cast<int>(inputs.model.unit_elements.size());
+  return StoresOverStep(inputs).most_gradient_bytes();
+}
+
+int64_t StoresOverStep::most_gradient_bytes() const {
+  const int units = static_cast<int>(inputs_.model.unit_elements.size());
   int64_t most = 0;
   for (int unit = 0; unit < units; ++unit) {
     const int closed = unit + 1 < units ? unit + 1 : -1;
-    const int summing = sums_go_beside_backward(inputs) ? closed : -1;
-    most = std::max(most, over_step.gradient_bytes({.open = unit, .summing = summing, .closed = closed}));
+    const int summing = sums_go_beside_backward(inputs_) ? closed : -1;
+    most = std::max(most, gradient_bytes({.open = unit, .summing = summing, .closed = closed}));
   }
   return most;
 }

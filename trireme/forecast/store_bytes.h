@@ -45,6 +45,8 @@ class StoresOverStep {
   explicit StoresOverStep(const ForecastInputs& inputs);
   int64_t parameter_bytes(const UnitsInMemory& units) const;
   int64_t gradient_bytes(const UnitsInMemory& units) const;
+  int64_t most_parameter_bytes() const { return most_parameter_bytes_; }
+  int64_t most_gradient_bytes() const;
 
  private:
   const ForecastInputs& inputs_;
