@@ -101,8 +101,8 @@ endfunction()
 
 # trireme_simd_kernels(LIBRARY SOURCE OPTION...): compiles SOURCE once for each x86-64 level, each time in its own namespace
 # (TRIREME_SIMD_NAMESPACE), and adds the objects to LIBRARY, which chooses one when the program starts. With WITH_BF16 as the
-# first option also for v4 with AVX512-BF16. Such a source
-# includes no library headers with inline functions, so that no AVX-512 code leaks into the rest.
+# first option also for v4 with AVX512-BF16. Such a source includes no library headers with inline functions, so that no
+# AVX-512 code leaks into the rest.
 function(trireme_simd_kernels library source)
   get_filename_component(stem "${source}" NAME_WE)
   set(levels base v3 v4)
@@ -118,10 +118,11 @@ function(trireme_simd_kernels library source)
     target_compile_options(${objects} PRIVATE -O3 -ffp-contract=fast ${ARGN})
     if(level STREQUAL "v3")
       target_compile_options(${objects} PRIVATE -march=x86-64-v3)
-    elseif(level STREQUAL "v4")
+    elseif(level MATCHES "^v4")
       target_compile_options(${objects} PRIVATE -march=x86-64-v4 -mprefer-vector-width=512)
-    elseif(level STREQUAL "v4_bf16")
-      target_compile_options(${objects} PRIVATE -march=x86-64-v4 -mavx512bf16 -mprefer-vector-width=512)
+    endif()
+    if(level STREQUAL "v4_bf16")
+      target_compile_options(${objects} PRIVATE -mavx512bf16)
     endif()
     target_sources(${library} PRIVATE $<TARGET_OBJECTS:${objects}>)
   endforeach()

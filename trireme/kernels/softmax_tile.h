@@ -33,9 +33,9 @@ struct SoftmaxTile {
 
 // Rows are keys, the 64 columns are queries.
 struct GradientTile {
-  float* scores;          // [rows, 64]: scores in, probabilities out
-  float* gradients;       // [rows, 64]: gradients of probabilities in, of scores out
-  uint16_t* bf16_scores;  // the same two as bfloat16, or null
+  float* scores;          // [rows, 64]: scores in; probabilities out, without the next
+  float* gradients;       // [rows, 64]: gradients of probabilities in; of scores out, without the next
+  uint16_t* bf16_scores;  // in their place: both results as bfloat16; or null
   uint16_t* bf16_gradients;
   uint16_t* bf16_pairs;  // gradients again, rows interleaved by twos: [rows / 2, 64, 2]
   int64_t rows;
