@@ -73,7 +73,7 @@ class SequenceParallelLayer : public MeasuredLayer {
       : attention_(make_sharded_attention(
             *mesh.ulysses, make_sequence_attention(ring_method_of(shape), *mesh.ring, local),
             share_heads(options.heads, options.kv_heads, shape.ulysses),
-            1 / std::sqrt(static_cast<double>(options.head_dim)), options.head_chunks)),
+            {.scale = 1 / std::sqrt(static_cast<double>(options.head_dim))}, options.head_chunks)),
         mask_(
             make_sequence_mask({}, {}, layout_of(shape, options), mesh.ring->rank(), ring_method_of(shape))) {
     Noise noise(options, mesh.sp->rank());

@@ -26,7 +26,7 @@ ap.add_argument("--batch", type=int, default=1)
 ap.add_argument("--steps", type=int, default=5)
 ap.add_argument("--warmup", type=int, default=1, help="steps left out of the medians")
 ap.add_argument("--dtype", default="fp32", choices=["fp32", "bf16", "bf16_pure", "autocast"])
-ap.add_argument("--attn", default="sdpa", choices=["sdpa", "eager"])
+ap.add_argument("--attn", choices=["sdpa", "eager"], help="sdpa, but eager of a Gemma 2, whose scores sdpa cannot cap")
 ap.add_argument("--threads", type=int, default=2)
 ap.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
 ap.add_argument("--lr", type=float, default=1e-3)
@@ -47,13 +47,14 @@ if a.device == "cpu":
 import torch
 
 torch.set_num_threads(a.threads)
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 from peer_data import Load, flops_fields, flops_per_step, tokens, versions
 
 load_dtype = {"fp32": torch.float32, "autocast": torch.float32}.get(a.dtype, torch.bfloat16)
 if a.dump:
     load_dtype = torch.float32
-model = AutoModelForCausalLM.from_pretrained(a.model, dtype=load_dtype, attn_implementation=a.attn).to(a.device)
+attn = a.attn or ("eager" if AutoConfig.from_pretrained(a.model).model_type == "gemma2" else "sdpa")
+model = AutoModelForCausalLM.from_pretrained(a.model, dtype=load_dtype, attn_implementation=attn).to(a.device)
 if a.make_adapter:
     from peft import LoraConfig, get_peft_model
     torch.manual_seed(a.seed)
@@ -119,7 +120,7 @@ if a.dump:
     for n, p in model.named_parameters():
         t["after." + n] = p.detach().float().clone()
     meta = {"model": os.path.basename(os.path.normpath(a.model)), "seq": str(a.seq), "batch": str(a.batch), "seed": str(a.seed),
-            "lr": str(a.lr), "wd": str(a.wd), "betas": "0.9,0.999", "eps": "1e-8", "attn": a.attn, "grad_norm": repr(gn),
+            "lr": str(a.lr), "wd": str(a.wd), "betas": "0.9,0.999", "eps": "1e-8", "attn": attn, "grad_norm": repr(gn),
             **{k: v for k, v in versions().items()}}
     save_file(t, a.dump, metadata=meta)
     print(json.dumps({"dump": a.dump, "loss": out.loss.item(), "grad_norm": gn, "tensors": len(t)}))
@@ -162,7 +163,7 @@ med = statistics.median(times[w:])
 work = flops_per_step(cfg, a.seq, a.batch)
 if a.adapter and work:  # frozen weights have no gradient; the adapter's own products are less than a hundredth of theirs
     work = (work[0] * 4 / 6, work[1])
-res = {"what": "hf_single", "model": a.model, "dtype": a.dtype, "attn": a.attn, "seq": a.seq, "batch": a.batch, "ranks": 1,
+res = {"what": "hf_single", "model": a.model, "dtype": a.dtype, "attn": attn, "seq": a.seq, "batch": a.batch, "ranks": 1,
        "threads": a.threads, "checkpointing": a.checkpointing, "step_s": [round(t, 4) for t in times], "median_step_s": round(med, 4),
        "fwd_bwd_opt_s": [round(statistics.median(x), 4) for x in zip(*parts[w:])],
        "tokens_per_s": round(a.seq * a.batch / med, 1),

@@ -37,7 +37,7 @@ namespace {
 struct Call {
   Call(const at::Tensor& q, int64_t kv_heads, const std::optional<at::Tensor>& sinks_H,
        const std::string& group, int64_t ring, at::IntArrayRef lengths,
-       const std::vector<at::Tensor>& cu_seqlens, int64_t window, bool causal, double scale)
+       const std::vector<at::Tensor>& cu_seqlens, int64_t window, bool causal, const ScoreForm& scores)
       : groups(sequence_groups(group, ring, q.device())),
         heads(share_heads(q.size(2), kv_heads, groups.ulysses.size())),
         borrowed({q.device(),
@@ -46,9 +46,10 @@ struct Call {
                   layout_of(groups, lengths),
                   groups.ring.rank(),
                   {.causality = causal ? Causality::causal : Causality::full, .window = window},
-                  given_documents(cu_seqlens)}),
+                  given_documents(cu_seqlens),
+                  scores.cap > 0 ? Scores::capped : Scores::plain}),
         mask(borrowed.mask()),
-        attention(make_sharded_attention(groups.ulysses, make_sequence(sinks_H), heads, scale,
+        attention(make_sharded_attention(groups.ulysses, make_sequence(sinks_H), heads, scores,
                                          /*head_chunks=*/1)) {}
 
   // Of backward: [H], zero at the heads of other ranks.
@@ -91,10 +92,10 @@ struct Call {
 std::tuple<at::Tensor, at::Tensor> ulysses_forward(
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::optional<at::Tensor>& sinks,
     const std::string& group, int64_t ring, at::IntArrayRef lengths,
-    const std::vector<at::Tensor>& cu_seqlens, int64_t window, bool causal, double scale) {
+    const std::vector<at::Tensor>& cu_seqlens, int64_t window, bool causal, double scale, double softcap) {
   const at::NoGradGuard no_grad;
   return with_errors_of_python([&] {
-    Call call(q, k.size(2), sinks, group, ring, lengths, cu_seqlens, window, causal, scale);
+    Call call(q, k.size(2), sinks, group, ring, lengths, cu_seqlens, window, causal, {scale, softcap});
     ShardedOutput output =
         call.attention->forward(call.attention->exchange_qkv(at::cat({q, k, v}, 2), call.mask), call.mask);
     return std::make_tuple(output.o_BsHD, output.lse_BhS);
@@ -105,10 +106,10 @@ std::tuple<at::Tensor, at::Tensor> ulysses_backward(
     const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     const std::optional<at::Tensor>& sinks, const at::Tensor& o, const at::Tensor& lse,
     const std::string& group, int64_t ring, at::IntArrayRef lengths,
-    const std::vector<at::Tensor>& cu_seqlens, int64_t window, bool causal, double scale) {
+    const std::vector<at::Tensor>& cu_seqlens, int64_t window, bool causal, double scale, double softcap) {
   const at::NoGradGuard no_grad;
   return with_errors_of_python([&] {
-    Call call(q, k.size(2), sinks, group, ring, lengths, cu_seqlens, window, causal, scale);
+    Call call(q, k.size(2), sinks, group, ring, lengths, cu_seqlens, window, causal, {scale, softcap});
     at::Tensor qkv = call.attention->exchange_qkv(at::cat({q, k, v}, 2), call.mask);
     ShardedOutput output{o, lse, {}};
     if (call.groups.ulysses.size() == 1) output = {{}, lse, o};
@@ -131,11 +132,11 @@ std::vector<int64_t> token_spans(int64_t tokens, int64_t ulysses, int64_t ring, 
 // The words are trireme.ulysses_attention's.
 constexpr auto kForward =
     "ulysses_forward(Tensor q, Tensor k, Tensor v, Tensor? sinks, str group, int ring, int[] lengths, "
-    "Tensor[] cu_seqlens, int window, bool causal, float scale) -> (Tensor, Tensor)";
+    "Tensor[] cu_seqlens, int window, bool causal, float scale, float softcap) -> (Tensor, Tensor)";
 constexpr auto kBackward =
     "ulysses_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor? sinks, Tensor o, Tensor lse, "
-    "str group, int ring, int[] lengths, Tensor[] cu_seqlens, int window, bool causal, float scale) "
-    "-> (Tensor, Tensor)";
+    "str group, int ring, int[] lengths, Tensor[] cu_seqlens, int window, bool causal, float scale, "
+    "float softcap) -> (Tensor, Tensor)";
 
 }  // namespace
 

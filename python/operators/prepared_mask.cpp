@@ -58,8 +58,8 @@ c10::StreamId stream_of(at::Device device) {
 BorrowedMask::BorrowedMask(MaskArguments arguments) : prepared_(take_or_prepare(std::move(arguments))) {
   const MaskArguments& known = prepared_.arguments;
   if (prepared_.local == nullptr)
-    prepared_.local =
-        make_local_attention(AttentionKernel::automatic, known.device, known.dtype, SampleLengths::any);
+    prepared_.local = make_local_attention(AttentionKernel::automatic, known.device, known.dtype,
+                                           SampleLengths::any, known.scores);
 }
 
 BorrowedMask::~BorrowedMask() {

@@ -21,6 +21,7 @@ struct MaskArguments {
   int ring_index;  // of this rank
   LayerMask mask;
   std::vector<Documents> documents;  // of each sample; empty: one a sample
+  Scores scores = Scores::plain;
 
   bool operator==(const MaskArguments&) const = default;
 };

@@ -31,6 +31,7 @@ def ulysses_attention(
     window: Optional[int] = None,
     causal: bool = True,
     scale: Optional[float] = None,
+    softcap: Optional[float] = None,
     sinks: Optional[torch.Tensor] = None,
 ) -> torch.Tensor:
     """Attention of this rank's queries over every key of the sample. Collective over ``group``, both ways.
@@ -43,6 +44,7 @@ def ulysses_attention(
         of B tensors. Attention does not cross them. Without it a sample is one document.
     window: a query sees itself and the ``window - 1`` tokens before it (and, if not causal, after it).
     scale: of the scores; 1 / sqrt(D) if None.
+    softcap: scores are ``softcap * tanh(scale * q.k / softcap)`` (Gemma 2); as they are if None.
     sinks: [H], the same on all ranks, of q's dtype or fp32 (gpt-oss): every softmax of head h has one more key, of score
         ``sinks[h]`` and with a zero value.
 
@@ -51,7 +53,7 @@ def ulysses_attention(
     Raises ConfigError (a ValueError) for what it refuses; a peer that does not come is a DistBackendError.
     """
     shared = sequence_group(group)
-    _check(q, k, v, shared, window, sinks)
+    _check(q, k, v, shared, window, softcap, sinks)
     if lengths is None:
         lengths = _agreed_lengths(q, k, shared)
     elif len(lengths) != shared.size or lengths[shared.rank] != q.shape[1]:
@@ -77,11 +79,18 @@ def ulysses_attention(
         window or 0,
         causal,
         q.shape[-1] ** -0.5 if scale is None else float(scale),
+        float(softcap or 0),
     )[0]
 
 
 def _check(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, shared: SequenceGroup, window: Optional[int], sinks: Optional[torch.Tensor]
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    shared: SequenceGroup,
+    window: Optional[int],
+    softcap: Optional[float],
+    sinks: Optional[torch.Tensor],
 ) -> None:
     shapes = f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if q.dim() != 4 or k.dim() != 4 or k.shape != v.shape or q.shape[:2] != k.shape[:2] or q.shape[3] != k.shape[3]:
@@ -100,6 +109,8 @@ def _check(
         )
     if window is not None and window < 1:
         raise ConfigError(f"window: got {window}, expected 1 or more tokens, or None")
+    if softcap is not None and not 0 < softcap < float("inf"):
+        raise ConfigError(f"softcap: got {softcap}, expected a number above 0, or None")
     if sinks is not None and (
         sinks.shape != q.shape[2:3] or sinks.dtype not in (q.dtype, torch.float32) or sinks.device != q.device
     ):
@@ -137,7 +148,7 @@ def _documents(cu_seqlens, batch: int) -> list[torch.Tensor]:
 
 
 @torch.library.register_fake("trireme::ulysses_forward")
-def _(q, k, v, sinks, group, ring, lengths, cu_seqlens, window, causal, scale):
+def _(q, k, v, sinks, group, ring, lengths, cu_seqlens, window, causal, scale, softcap):
     rank = dist.distributed_c10d._resolve_process_group(group).rank() if group else 0
     ranks = len(lengths) // ring
     place, ring_rank = rank % ranks, rank // ranks
@@ -148,24 +159,26 @@ def _(q, k, v, sinks, group, ring, lengths, cu_seqlens, window, causal, scale):
 
 
 @torch.library.register_fake("trireme::ulysses_backward")
-def _(d_o, q, k, v, sinks, o, lse, group, ring, lengths, cu_seqlens, window, causal, scale):
+def _(d_o, q, k, v, sinks, o, lse, group, ring, lengths, cu_seqlens, window, causal, scale, softcap):
     d_sinks = lse.new_empty(0) if sinks is None else torch.empty_like(sinks)
     return q.new_empty((q.shape[0], q.shape[1], q.shape[2] + 2 * k.shape[2], q.shape[3])), d_sinks
 
 
 def _setup_context(ctx, inputs, output):
-    q, k, v, sinks, group, ring, lengths, cu_seqlens, window, causal, scale = inputs
+    q, k, v, sinks, group, ring, lengths, cu_seqlens, window, causal, scale, softcap = inputs
     o, lse = output
     ctx.save_for_backward(q, k, v, sinks, o, lse, *cu_seqlens)
-    ctx.rest = group, ring, lengths, window, causal, scale
+    ctx.rest = group, ring, lengths, window, causal, scale, softcap
 
 
 def _backward(ctx, d_o, _d_lse):
     q, k, v, sinks, o, lse, *cu_seqlens = ctx.saved_tensors
-    group, ring, lengths, window, causal, scale = ctx.rest
-    dqkv, d_sinks = _operators.backward(d_o, q, k, v, sinks, o, lse, group, ring, lengths, cu_seqlens, window, causal, scale)
+    group, ring, lengths, window, causal, scale, softcap = ctx.rest
+    dqkv, d_sinks = _operators.backward(
+        d_o, q, k, v, sinks, o, lse, group, ring, lengths, cu_seqlens, window, causal, scale, softcap
+    )
     dq, dk, dv = dqkv.split([q.shape[2], k.shape[2], v.shape[2]], dim=2)
-    return dq, dk, dv, None if sinks is None else d_sinks, None, None, None, [None] * len(cu_seqlens), None, None, None
+    return dq, dk, dv, None if sinks is None else d_sinks, None, None, None, [None] * len(cu_seqlens), None, None, None, None
 
 
 torch.library.register_autograd("trireme::ulysses_forward", _backward, setup_context=_setup_context)

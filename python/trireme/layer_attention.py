@@ -21,7 +21,6 @@ _IGNORED = {
     "shift_labels", "sliding_window", "use_cache", SEQUENCE_KEYWORD,
 }  # fmt: skip
 _REFUSED = {
-    "softcap": "soft-capped scores",
     "position_bias": "a bias of positions on the scores",
     "cu_seq_lens_q": "cu_seq_lens of flash attention; give position_ids that restart at 0 in their place",
 }
@@ -43,7 +42,7 @@ class LayerAttention:
         causal, window = read_mask_function(mask_function)
         return SeenKeys(causal, window, sequence, type(self.calls.model).__name__)
 
-    def attend(self, module, query, key, value, attention_mask=None, scaling=None, dropout=0.0, s_aux=None, **keywords):
+    def attend(self, module, query, key, value, attention_mask=None, scaling=None, dropout=0.0, softcap=None, s_aux=None, **keywords):
         """As a function of AttentionInterface: q [B, H, s, D], k, v [B, K, s, D], sinks [H] -> o [B, s, H, D], no weights."""
         name, mask = type(module).__name__, attention_mask
         self._check_call(name, module, mask, dropout, keywords)
@@ -67,6 +66,7 @@ class LayerAttention:
             window=mask.window,
             causal=mask.causal,
             scale=width**-0.5 if scaling is None else scaling,
+            softcap=softcap,
             sinks=s_aux,
         )
         return o[..., :of_values], None

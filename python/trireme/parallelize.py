@@ -55,7 +55,7 @@ def parallelize(
 
     Every rank of the group calls the model in the same order, forward and backward. Backward belongs into the block too: layers
     that are checkpointed run again in it. Refused by name: models that mix tokens outside attention (but for Gated DeltaNet, which
-    is shared too: gated_delta_net.py), soft-capped scores, attention dropout, layerdrop, NEFTune, caches, chunked and custom masks.
+    is shared too: gated_delta_net.py), attention dropout, layerdrop, NEFTune, caches, chunked and custom masks.
     """
     refuse_untested_transformers("trireme.parallelize", "whose masks and attention interface it reads; other versions are refused")
     target = pretrained_model_in(model, "trireme.parallelize")

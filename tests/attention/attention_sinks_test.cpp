@@ -33,7 +33,7 @@ class OneKey final : public SequenceAttention {
 struct Call {
   explicit Call(const at::Tensor& sinks) : attention(std::make_unique<OneKey>(), sinks) {
     const SequenceMask mask;
-    const SequenceSpec spec{1, {}, mask};
+    const SequenceSpec spec{{}, {}, mask};
     const at::Tensor q = at::ones({1, 2, sinks.size(0), 3});
     out = attention.forward(q, q, q, spec);
     attention.backward(at::ones_like(q), q, q, q, out, spec);

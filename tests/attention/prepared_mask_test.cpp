@@ -30,7 +30,7 @@ TEST(PreparedMask, is_that_of_the_call_before_where_no_argument_differs) {
   const MaskArguments first = arguments_of(10);
   const VisibleKeys* const keys = keys_of(first);
   EXPECT_EQ(keys_of(arguments_of(10)), keys);
-  std::vector<MaskArguments> others(7, first);
+  std::vector<MaskArguments> others(8, first);
   others[0].dtype = at::kBFloat16;
   others[1].layout.ulysses = 1;
   others[2].mask.window = 4;
@@ -38,6 +38,7 @@ TEST(PreparedMask, is_that_of_the_call_before_where_no_argument_differs) {
   others[4].documents = {Documents({0, 5, 10})};
   others[5].documents = {};
   others[6].stream = 1;
+  others[7].scores = Scores::capped;
   for (const MaskArguments& other : others) {
     EXPECT_NE(keys_of(other), keys);
     EXPECT_EQ(keys_of(first), keys) << "used again and again, it is not the oldest";

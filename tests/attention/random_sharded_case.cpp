@@ -94,6 +94,7 @@ ShardedCase draw_case(uint64_t seed) {
   if (draw.one_in(2)) c.dtype = draw.one_in(2) ? at::kBFloat16 : at::kHalf;
   c.kernel = draw.one_in(5) ? AttentionKernel::reference : AttentionKernel::flash;
   c.keeps_by_heads = draw.one_in(2);
+  if (draw.one_in(4)) c.cap = 2;
   return c;
 }
 

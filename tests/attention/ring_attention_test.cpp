@@ -41,7 +41,7 @@ std::vector<Sent> sent_by_ranks(int ring, RingMethod method, int64_t batch, int6
     const auto attention = make_sequence_attention(method, *mesh.ring, *local);
     const SequenceMask mask = make_sequence_mask({}, {}, layout, rank, method);
     const SequenceSpec spec{
-        1, trireme_test::ShardedCase{.query_heads = 2 * kv_heads, .kv_heads = kv_heads}.kv_of_query(), mask};
+        {}, trireme_test::ShardedCase{.query_heads = 2 * kv_heads, .kv_heads = kv_heads}.kv_of_query(), mask};
     const int64_t n = layout.ring_tokens(rank);
     const at::Tensor q = at::ones({batch, n, 2 * kv_heads, width}, dtype);
     const at::Tensor kv = at::ones({batch, n, kv_heads, width}, dtype);
@@ -131,7 +131,7 @@ TEST(RingAttention, one_rank_exchanges_nothing_and_is_the_kernel_itself) {
     EXPECT_EQ(attention->name(), local->name());
     const SampleLayout layout{50, 1, 1};
     const SequenceMask mask = make_sequence_mask({}, {}, layout, 0, method);
-    const SequenceSpec spec{0.3, {0, 0}, mask};
+    const SequenceSpec spec{{.scale = 0.3}, {0, 0}, mask};
     const at::Tensor q = at::randn({1, 50, 2, 8}), k = at::randn({1, 50, 1, 8}), v = at::randn({1, 50, 1, 8});
     const AttentionOutput out = attention->forward(q, k, v, spec);
     const AttentionOutput expected = local->forward(q, k, v, {0.3, causal_keys(50), {0, 0}});
@@ -220,11 +220,11 @@ TEST(RingAttention, a_mask_of_another_method_or_a_layout_of_another_ring_is_a_bu
          {std::pair{RingMethod::ring, RingMethod::gather}, {RingMethod::gather, RingMethod::ring}}) {
       const auto attention = make_sequence_attention(method, *mesh.ring, *local);
       const SequenceMask mask = make_sequence_mask({}, {}, layout, mesh.ring->rank(), wrong);
-      EXPECT_THROW(attention->forward(q, q, q, {1, {0}, mask}), InternalError);
+      EXPECT_THROW(attention->forward(q, q, q, {{}, {0}, mask}), InternalError);
     }
     const auto ring = make_sequence_attention(RingMethod::ring, *mesh.ring, *local);
     const SequenceMask mask = make_sequence_mask({}, {}, other, mesh.ring->rank(), RingMethod::ring);
-    EXPECT_THROW(ring->forward(q, q, q, {1, {0}, mask}), InternalError);
+    EXPECT_THROW(ring->forward(q, q, q, {{}, {0}, mask}), InternalError);
   });
 }
 

@@ -22,8 +22,8 @@ Qkv split(const ShardedCase& c, const at::Tensor& qkv) {
 
 }  // namespace
 
-double ShardedCase::scale() const {
-  return 1 / std::sqrt(static_cast<double>(width));
+ScoreForm ShardedCase::scores() const {
+  return {1 / std::sqrt(static_cast<double>(width)), cap};
 }
 
 std::vector<int> ShardedCase::kv_of_query() const {
@@ -38,7 +38,8 @@ std::ostream& operator<<(std::ostream& out, const ShardedCase& c) {
   out << "U " << c.ulysses << " R " << c.ring << (c.method == RingMethod::ring ? " ring" : " gather")
       << " chunks " << c.head_chunks << " B " << c.batch << " S " << c.tokens << " H/K " << c.query_heads
       << "/" << c.kv_heads << " D " << c.width
-      << (c.mask.causality == Causality::causal ? " causal" : " full") << " window " << c.mask.window;
+      << (c.mask.causality == Causality::causal ? " causal" : " full") << " window " << c.mask.window
+      << " cap " << c.cap;
   if (!c.mask.sparse.dense())
     out << " blocks of " << c.mask.sparse.block_tokens << " local " << c.mask.sparse.local_blocks
         << " global " << c.mask.sparse.global_blocks << " stride " << c.mask.sparse.stride_blocks;
@@ -71,8 +72,9 @@ void run_rank(const Mesh& mesh, const ShardedCase& c, const ShardedInputs& in, S
   const int rank = mesh.sp->rank(), ring_index = layout.ring_index(rank), u = layout.ulysses_rank(rank);
   const HeadShares shares = share_heads(c.query_heads, c.kv_heads, c.ulysses);
   const auto local = make_local_attention(c.kernel, at::kCPU, c.dtype);
-  const auto attention = make_sharded_attention(
-      *mesh.ulysses, make_sequence_attention(c.method, *mesh.ring, *local), shares, c.scale(), c.head_chunks);
+  const auto attention =
+      make_sharded_attention(*mesh.ulysses, make_sequence_attention(c.method, *mesh.ring, *local), shares,
+                             c.scores(), c.head_chunks);
   const SequenceMask mask =
       make_sequence_mask(c.mask, documents_from(c.cu_seqlens), layout, ring_index, c.method);
 
@@ -106,16 +108,16 @@ ShardedResult run_on_ranks(const ShardedCase& c, const ShardedInputs& in) {
 
 OracleResult truth_of(const ShardedCase& c, const ShardedInputs& in, at::ScalarType kept_o) {
   const Qkv x = split(c, in.qkv);
-  return attention_oracle(x.q, x.k, x.v, in.d_o, c.scale(),
+  return attention_oracle(x.q, x.k, x.v, in.d_o, c.scores().scale,
                           seen_keys(oracle_mask(c.mask, c.cu_seqlens), c.batch, c.tokens), c.kv_of_query(),
-                          kept_o);
+                          kept_o, c.cap);
 }
 
 OracleResult plain_of(const ShardedCase& c, const ShardedInputs& in) {
   const Qkv x = split(c, in.qkv);
-  return plain_low_precision(x.q, x.k, x.v, in.d_o, c.scale(),
-                             seen_keys(oracle_mask(c.mask, c.cu_seqlens), c.batch, c.tokens),
-                             c.kv_of_query());
+  return plain_low_precision(x.q, x.k, x.v, in.d_o, c.scores().scale,
+                             seen_keys(oracle_mask(c.mask, c.cu_seqlens), c.batch, c.tokens), c.kv_of_query(),
+                             c.cap);
 }
 
 }  // namespace trireme_test

@@ -33,11 +33,12 @@ struct ShardedCase {
   std::vector<std::vector<int64_t>> cu_seqlens = {};  // of each sample; empty: one document a sample
   at::ScalarType dtype = at::kFloat;
   trireme::AttentionKernel kernel = trireme::AttentionKernel::automatic;
+  double cap = 0;
   bool keeps_by_heads = false;  // q, k, v and o for backward, which exchanges them again otherwise
 
   int ranks() const { return ulysses * ring; }
   trireme::SampleLayout layout() const { return {tokens, ulysses, ring}; }
-  double scale() const;
+  trireme::ScoreForm scores() const;
   std::vector<int> kv_of_query() const;  // of all heads
 };
 std::ostream& operator<<(std::ostream& out, const ShardedCase& c);

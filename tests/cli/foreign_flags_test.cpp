@@ -59,7 +59,7 @@ TEST(ForeignFlags, are_answered_by_name_and_never_by_the_nearest) {
                                                      Not(HasSubstr("did you mean"))));
     }
   EXPECT_THAT(refusal({"--attn-implementation=sdpa"}),
-              HasSubstr("--attention auto|flash|flash4|cudnn|cudnn_packed|reference"));
+              HasSubstr("--attention auto|flash|flash4|cudnn|cudnn_packed|tiles|reference"));
   EXPECT_THAT(refusal({"--per_device_eval_batch_size", "8"}), Not(HasSubstr("train_batch_size")));
   EXPECT_THAT(refusal({"--learningrate", "8"}), HasSubstr("did you mean --learning_rate?"));
 }

@@ -184,7 +184,7 @@ TEST(DeferredUpdates, a_forward_goes_on_while_later_units_are_held_back_and_sees
     const auto attention = make_local_attention(AttentionKernel::automatic, at::kCPU, at::kFloat);
     const auto sharded = make_sharded_attention(
         *mesh.ulysses, make_sequence_attention(RingMethod::ring, *mesh.ring, *attention),
-        share_heads(config.num_attention_heads, config.num_key_value_heads, 1), 0.25, 1);
+        share_heads(config.num_attention_heads, config.num_key_value_heads, 1), {.scale = 0.25}, 1);
     const RecomputePlan plan{Recompute::full, 1, 1, config.num_hidden_layers};
     LayerRunner layers(config, {*sharded}, plan, 100);
     const TokenBatch batch = testing::slice_of_batch(1, 30, 70, 1, 1, 0);

@@ -357,6 +357,20 @@ TEST(MemoryFormulas, count_what_flash_attention_holds_on_a_gpu) {
   EXPECT_EQ(memory_forecast(inputs).peak[attention], without + dq_and_sums + dk_and_dv_of_query_heads);
 }
 
+// 4,096 rows of 4 heads over 2,048 keys a tile: 12 bytes a score would be 403 MB, so a tile has 2,688 rows.
+TEST(MemoryFormulas, count_what_attention_by_tiles_holds) {
+  ForecastInputs inputs = inputs_of(grouped_model(), 1);  // 4 query and 2 key/value heads of 64
+  inputs.device_is_host = false;
+  inputs.storage_bytes = inputs.tile_bytes = 2;
+  inputs.fused_on_gpu = inputs.score_tiles = true;
+  const AttentionSnapshots snapshots = attention_snapshots(inputs, 4, 2);
+  const int64_t scores = 4 * 2688 * 2048, block = 4 * 2688 * 64, o = 4096 * 4 * 64 * 2,
+                kv = 2 * 4096 * 2 * 64 * 2;
+  EXPECT_EQ(snapshots.forward.front().attention, o + 4096 * 4 * 4 + scores * 6 + block * (2 + 4));
+  EXPECT_EQ(snapshots.backward.front().attention,
+            o + kv + scores * 12 + block * (2 + 2 + 4) + 2 * 4096 * 2 * 64 * 4);
+}
+
 // Results of a call of a long document, before they are copied to the sample's.
 TEST(MemoryFormulas, count_what_calls_of_long_documents_give) {
   ForecastInputs inputs = inputs_of(grouped_model(), 1);

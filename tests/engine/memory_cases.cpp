@@ -86,6 +86,10 @@ Json encoder_model() {
   return config;
 }
 
+Json gemma2_model() {
+  return of_four_layers(tiny_gemma2_config(4, 2), {{"intermediate_size", 640}, {"sliding_window", 200}});
+}
+
 Json gemma3_model() {
   return of_four_layers(tiny_gemma3_config(4, 2), {{"intermediate_size", 640}, {"sliding_window", 200}});
 }
@@ -353,6 +357,11 @@ std::vector<MemoryCase> memory_cases() {
        [](EngineOptions& o) { o.planned_batch.packed = true; }},
       {"gemma 3, two packed samples over 2 ranks", gemma3_model, 2, 2, 2, 1024,
        [](EngineOptions& o) { o.planned_batch.packed = true; }},
+      {"gemma 2, 2 ranks, all kept, bf16", gemma2_model, 2, 2, 2, 700,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::none;
+         o.precision = Precision::bf16;
+       }},
       {"gemma 3, 1 rank", gemma3_model, 1, 1, 1, 1024, [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
       {"gemma 3, 2 ranks, all kept, ZeRO 2", gemma3_model, 2, 2, 2, 700,
        [](EngineOptions& o) {

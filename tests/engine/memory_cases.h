@@ -24,6 +24,7 @@ Json straddling_model();  // the second of two chunks of 12 query heads over 2 r
                           // key/value heads
 Json narrow_model();      // tiles have many more tokens than it has values
 Json encoder_model();
+Json gemma2_model();
 Json gemma3_model();
 Json gemma4_model();                 // four layers: one that slides, one that does not, and again
 Json qwen3_5_model();                // four layers: one with a DeltaNet, one with attention, and again

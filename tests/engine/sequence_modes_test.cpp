@@ -141,6 +141,13 @@ TEST(SequenceModes, layers_with_another_rotary_embedding_hold_in_every_mode) {
   expect_modes_equal_one_rank(folder.path(), {2, 61, packs()}, "gemma 3, packed");
 }
 
+TEST(SequenceModes, capped_scores_hold_in_every_mode) {
+  TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), testing::tiny_gemma2_config(6, 3));
+  expect_modes_equal_one_rank(folder.path(), {}, "gemma 2");
+  expect_modes_equal_one_rank(folder.path(), {2, 61, packs()}, "gemma 2, packed");
+}
+
 TEST(SequenceModes, layers_with_other_heads_hold_in_every_mode) {
   TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), testing::tiny_gemma4_config(6, 3));

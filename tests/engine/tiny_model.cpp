@@ -48,6 +48,16 @@ Json tiny_gemma3_config(int64_t query_heads, int64_t key_value_heads) {
   return config;
 }
 
+Json tiny_gemma2_config(int64_t query_heads, int64_t key_value_heads) {
+  Json config = tiny_gemma3_config(query_heads, key_value_heads);
+  for (const char* key : {"rope_local_base_freq", "sliding_window_pattern"}) config.erase(key);
+  config.update({{"model_type", "gemma2"},
+                 {"architectures", {"Gemma2ForCausalLM"}},
+                 {"attn_logit_softcapping", 2.0},
+                 {"final_logit_softcapping", 5.0}});
+  return config;
+}
+
 Json tiny_gemma4_config(int64_t query_heads, int64_t key_value_heads) {
   Json config = tiny_gemma3_config(query_heads, key_value_heads);
   for (const char* key :

@@ -19,6 +19,9 @@ namespace trireme::testing {
 // they need.
 Json tiny_llama_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
 
+// The same of a small Gemma 2, whose scores and logits are near their caps. The first layer slides.
+Json tiny_gemma2_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
+
 // The same of a small Gemma 3, of which every second layer slides over 17 tokens.
 Json tiny_gemma3_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
 // Layers that do not slide have heads twice as wide, and keys that are their values.

@@ -229,10 +229,10 @@ void run_rank_pass(World& world, const std::filesystem::path& folder, const Watc
   WatchedActivations activations(config.num_hidden_layers, record);
   CountedAttention attention(run.storage, record);
   const auto sharded_with = [&](const AttentionHeads& heads) {
-    return make_sharded_attention(*mesh.ulysses,
-                                  make_sequence_attention(RingMethod::ring, *mesh.ring, attention),
-                                  share_heads(heads.query, heads.key_value, run.ranks),
-                                  1 / std::sqrt(static_cast<double>(heads.width)), run.head_chunks);
+    return make_sharded_attention(
+        *mesh.ulysses, make_sequence_attention(RingMethod::ring, *mesh.ring, attention),
+        share_heads(heads.query, heads.key_value, run.ranks),
+        {.scale = 1 / std::sqrt(static_cast<double>(heads.width))}, run.head_chunks);
   };
   const auto sharded = sharded_with(config.heads());
   const auto full = config.full_heads ? sharded_with(*config.full_heads) : nullptr;

@@ -160,6 +160,25 @@ TEST(DeviceKernels, cut_long_attention_where_cudnn_computes_it) {
     EXPECT_FALSE(cuts(attention, Precision::bf16, true));
 }
 
+TEST(DeviceKernels, compute_capped_scores_by_tiles_on_cuda_and_nothing_else_there) {
+  using enum AttentionKernel;
+  ForecastInputs capped;
+  capped.model.caps_scores = true;
+  const auto with = [](const ForecastInputs& inputs, AttentionKernel attention, bool cuda = true) {
+    return with_device(
+        inputs,
+        {.on_gpu = cuda, .cuda = cuda, .attention = attention, .flash4 = true, .packed_documents = true},
+        Precision::bf16);
+  };
+  EXPECT_TRUE(with(capped, automatic).score_tiles);
+  EXPECT_TRUE(with({}, AttentionKernel::tiles).score_tiles);
+  EXPECT_FALSE(with(capped, reference).score_tiles);
+  EXPECT_FALSE(with(capped, automatic, /*cuda=*/false).score_tiles);
+  EXPECT_FALSE(with({}, automatic).score_tiles);
+  const ForecastInputs inputs = with(capped, automatic);
+  EXPECT_FALSE(inputs.flash4 || inputs.key_blocks || inputs.documents_alone || inputs.packed_graphs);
+}
+
 TEST(DeviceKernels, have_flash4_in_bf16_where_the_gpu_runs_it_and_it_is_not_ruled_out) {
   using enum AttentionKernel;
   const auto has = [](DeviceKernels device, Precision precision = Precision::bf16) {

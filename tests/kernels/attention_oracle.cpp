@@ -12,6 +12,14 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
   return at::mm(a.to(at::kFloat), b.to(at::kFloat)).to(a.scalar_type());
 }
 
+at::Tensor capped(const at::Tensor& scores, double cap) {
+  return cap > 0 ? at::tanh(scores / cap) * cap : scores;
+}
+// d(cap tanh(s / cap)) / ds
+at::Tensor slope(const at::Tensor& scores, double cap) {
+  return cap > 0 ? at::cosh(scores / cap).pow(-2) : at::ones_like(scores);
+}
+
 at::Tensor kept_blocks(const OracleMask& mask, const at::Tensor& query, const at::Tensor& key) {
   const at::Tensor i = query.div(mask.block_tokens, "floor"), j = key.div(mask.block_tokens, "floor");
   at::Tensor kept = (i - j).abs().lt(mask.local_blocks).logical_or(j.lt(mask.global_blocks));
@@ -43,7 +51,7 @@ SeenKeys seen_keys(const OracleMask& mask, int64_t batch, int64_t tokens) {
 
 OracleResult attention_oracle(const at::Tensor& q_in, const at::Tensor& k_in, const at::Tensor& v_in,
                               const at::Tensor& do_in, double scale, const SeenKeys& seen,
-                              const std::vector<int>& kv_of_query, at::ScalarType kept_o) {
+                              const std::vector<int>& kv_of_query, at::ScalarType kept_o, double cap) {
   const at::Tensor q = q_in.to(at::kDouble), k = k_in.to(at::kDouble), v = v_in.to(at::kDouble);
   const at::Tensor d_o = do_in.to(at::kDouble);
   const int64_t batch = q.size(0), tokens = q.size(1), heads = q.size(2);
@@ -56,7 +64,8 @@ OracleResult attention_oracle(const at::Tensor& q_in, const at::Tensor& k_in, co
       const int64_t kv = kv_of_query[head];
       const at::Tensor q_SD = q[b].select(1, head), do_SD = d_o[b].select(1, head);
       const at::Tensor k_TD = k[b].select(1, kv), v_TD = v[b].select(1, kv);
-      const at::Tensor s = (at::mm(q_SD, k_TD.t()) * scale).masked_fill_(hidden, -INFINITY);
+      const at::Tensor uncapped = at::mm(q_SD, k_TD.t()) * scale;
+      const at::Tensor s = capped(uncapped, cap).masked_fill(hidden, -INFINITY);
       const at::Tensor highest_seen = s.amax(1, true);
       const at::Tensor highest = highest_seen.masked_fill(highest_seen.eq(-INFINITY), 0);
       const at::Tensor weights = (s - highest).exp_();
@@ -68,7 +77,7 @@ OracleResult attention_oracle(const at::Tensor& q_in, const at::Tensor& k_in, co
       const at::Tensor dp = at::mm(do_SD, v_TD.t());
       const at::Tensor rounding = o_SD.to(kept_o).to(at::kDouble) - o_SD;
       const at::Tensor delta = (p * dp).sum(1, true) + (do_SD * rounding).sum(1, true);  // do . o
-      const at::Tensor ds = (dp - delta).mul_(p).mul_(scale);
+      const at::Tensor ds = (dp - delta).mul_(p).mul_(scale).mul_(slope(uncapped, cap));
       r.dq[b].select(1, head).copy_(at::mm(ds, k_TD));
       r.dk[b].select(1, kv).add_(at::mm(ds.t(), q_SD));
       r.dv[b].select(1, kv).add_(at::mm(p.t(), do_SD));
@@ -79,7 +88,7 @@ OracleResult attention_oracle(const at::Tensor& q_in, const at::Tensor& k_in, co
 
 OracleResult plain_low_precision(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                  const at::Tensor& d_o, double scale, const SeenKeys& seen,
-                                 const std::vector<int>& kv_of_query) {
+                                 const std::vector<int>& kv_of_query, double cap) {
   const at::ScalarType dtype = q.scalar_type();
   OracleResult r{at::zeros_like(q),
                  {},
@@ -93,12 +102,12 @@ OracleResult plain_low_precision(const at::Tensor& q, const at::Tensor& k, const
       const at::Tensor q_SD = q[b].select(1, head), k_TD = k[b].select(1, kv), v_TD = v[b].select(1, kv);
       const at::Tensor do_SD = d_o[b].select(1, head);
       const at::Tensor scores = product(q_SD, k_TD.t()).to(at::kFloat) * scale;
-      const at::Tensor p = at::softmax(scores.masked_fill(hidden, -INFINITY), 1);
+      const at::Tensor p = at::softmax(capped(scores, cap).masked_fill(hidden, -INFINITY), 1);
       const at::Tensor p_low = p.to(dtype);
       const at::Tensor o = product(p_low, v_TD);
       r.o[b].select(1, head).copy_(o);
       const at::Tensor dp = product(do_SD, v_TD.t()).to(at::kFloat);
-      const at::Tensor ds = (p * (dp - (p * dp).sum(1, true)) * scale).to(dtype);
+      const at::Tensor ds = (p * (dp - (p * dp).sum(1, true)) * scale * slope(scores, cap)).to(dtype);
       r.dq[b].select(1, head).copy_(product(ds, k_TD));
       r.dk[b].select(1, kv).add_(product(ds.t(), q_SD).to(at::kFloat));
       r.dv[b].select(1, kv).add_(product(p_low.t(), do_SD).to(at::kFloat));

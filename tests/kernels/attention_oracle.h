@@ -35,15 +35,17 @@ struct OracleResult {
 
 // q, d_o [B, S, h, D] and k, v [B, T, k, D] of any dtype. `kept_o`: what o is rounded to between forward and
 // backward, all else being exact; what this alone does to dq and dk, no kernel that keeps o so can avoid.
+// `cap` above 0: scores are cap tanh(scale q.k / cap).
 OracleResult attention_oracle(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                               const at::Tensor& d_o, double scale, const SeenKeys& seen,
-                              const std::vector<int>& kv_of_query, at::ScalarType kept_o = at::kDouble);
+                              const std::vector<int>& kv_of_query, at::ScalarType kept_o = at::kDouble,
+                              double cap = 0);
 
 // The plain implementation in low precision: matrix products of 16-bit inputs with results rounded to their
 // type, softmax in fp32. What a kernel's error is compared with. Every query sees a key; lse is not computed.
 OracleResult plain_low_precision(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                  const at::Tensor& d_o, double scale, const SeenKeys& seen,
-                                 const std::vector<int>& kv_of_query);
+                                 const std::vector<int>& kv_of_query, double cap = 0);
 
 // Largest |got - truth|; infinite where one of them is not finite.
 double largest_difference(const at::Tensor& got, const at::Tensor& truth);

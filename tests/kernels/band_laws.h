@@ -35,6 +35,7 @@ struct LawCase {
   at::ScalarType dtype = at::kFloat;
   trireme::ResultDtype results = trireme::ResultDtype::of_input;
   at::Device device = at::kCPU;
+  double cap = 0;
   double tolerance = 1e-5;  // of the largest entry of each result, or of 1
 };
 // Grouped heads that are even, uneven, and with a key/value head that no query uses.

@@ -39,6 +39,10 @@ class CudaAttention : public ::testing::TestWithParam<at::ScalarType> {
   }
 };
 
+DrawnMask whole(Causality causality, int64_t tokens) {
+  return {visible_keys({.causality = causality}, {}, tokens, {{0, tokens}}, {{0, tokens}}), 2, ""};
+}
+
 TEST_P(CudaAttention, equals_the_definition_on_random_masks) {
   const auto flash = kernel(AttentionKernel::flash), automatic = kernel(AttentionKernel::automatic);
   for (uint64_t seed = 0; seed < 120; ++seed) {
@@ -46,6 +50,25 @@ TEST_P(CudaAttention, equals_the_definition_on_random_masks) {
     SCOPED_TRACE(mask.text);
     trireme_test::expect_definition(seed % 2 == 0 ? *flash : *automatic, mask, on_cuda(seed), seed);
     if (HasFailure()) return;
+  }
+}
+
+TEST_P(CudaAttention, by_tiles_equals_the_definition_with_and_without_a_cap) {
+  const auto tiles = kernel(AttentionKernel::tiles);
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    const DrawnMask mask = draw_mask(seed, 400);
+    SCOPED_TRACE(mask.text);
+    LawCase c = on_cuda(seed);
+    if (seed % 2 == 0) c.cap = 1.5;
+    trireme_test::expect_definition(*tiles, mask, c, seed);
+    if (seed % 4 < 2) trireme_test::expect_parts_to_sum_up(*tiles, mask, c, seed);
+    if (HasFailure()) return;
+  }
+  for (const int64_t width : {24, 256, 512}) {  // several tiles of keys
+    LawCase c = on_cuda(0);
+    c.width = width;
+    c.cap = 2;
+    trireme_test::expect_definition(*tiles, whole(Causality::causal, kScoreTile_keys + 77), c, 1);
   }
 }
 
@@ -57,10 +80,6 @@ TEST_P(CudaAttention, parts_computed_from_the_merged_output_sum_up_to_the_whole)
     trireme_test::expect_parts_to_sum_up(*flash, mask, on_cuda(seed), seed);
     if (HasFailure()) return;
   }
-}
-
-DrawnMask whole(Causality causality, int64_t tokens) {
-  return {visible_keys({.causality = causality}, {}, tokens, {{0, tokens}}, {{0, tokens}}), 2, ""};
 }
 
 TEST_P(CudaAttention, cudnn_equals_the_definition_whole_and_in_parts) {
@@ -250,7 +269,7 @@ TEST_P(CudaAttention, documents_of_one_token_see_only_themselves) {
     }
 }
 
-// Products of three TF32 terms; windows are the reference kernel's.
+// Products of three TF32 terms; windows go by tiles.
 TEST(CudaAttentionInFp32, equals_the_definition_whole_packed_and_in_parts) {
   if (!at::hasCUDA()) GTEST_SKIP() << "no GPU here";
   const auto attention = make_local_attention(AttentionKernel::automatic, at::kCUDA, at::kFloat);

@@ -13,6 +13,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/sample_layout.h"
 #include "trireme/kernels/cuda_kernels.h"
+#include "trireme/kernels/reference_attention.h"
 
 #include "tests/kernels/band_laws.h"
 #include "tests/kernels/flash_operators.h"
@@ -50,7 +51,11 @@ std::unique_ptr<CallsAttention> long_ones_alone() {
   return attention_of(make_cudnn_kernel({.least_pair_values = 1}), make_cuda_flash_kernel());
 }
 std::unique_ptr<CallsAttention> fp32() {
-  return attention_of(make_cuda_efficient_kernel(), make_reference_call_kernel());
+  return attention_of(make_cuda_efficient_kernel(), make_cuda_tiles_kernel());
+}
+// With few bytes a tile has 64 rows and a call several.
+std::unique_ptr<CallsAttention> tiles(int64_t most_tile_bytes = kScoreTiles_bytes) {
+  return attention_of(make_cuda_tiles_kernel(most_tile_bytes));
 }
 
 LawCase in_16_bits(uint64_t seed) {
@@ -97,6 +102,43 @@ TEST(CallsAttention, equals_the_definition_on_random_masks_in_fp32) {
     if (HasFailure()) return;
   }
   EXPECT_GT(efficient.calls(), 0);
+}
+
+TEST(CallsAttention, by_tiles_equals_the_definition_on_random_masks_of_any_dtype_with_and_without_a_cap) {
+  const auto large = tiles(), small = tiles(1);
+  for (uint64_t seed = 0; seed < 160; ++seed) {
+    const DrawnMask mask = draw_mask(seed, seed % 8 == 3 ? 200 : 40);
+    SCOPED_TRACE(mask.text);
+    LawCase c = seed % 3 == 0 ? draw_heads(seed) : in_16_bits(seed);
+    if (seed % 4 < 2) c.cap = 1.5;
+    trireme_test::expect_definition(seed % 2 == 0 ? *large : *small, mask, c, seed);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(CallsAttention, by_tiles_takes_more_keys_than_a_tile_has) {
+  const auto attention = tiles();
+  const int64_t tokens = 2 * kScoreTile_keys + 13;
+  for (const int64_t window : {0, 2100}) {
+    const DrawnMask mask{causal_keys(tokens, window), 1, ""};
+    trireme_test::expect_definition(*attention, mask, {.kv_of_query = {0, 0}, .width = 8, .cap = 2}, 1);
+  }
+}
+
+TEST(CallsAttention, a_capped_score_is_refused_by_kernels_that_cap_none) {
+  const at::Tensor q = at::randn({1, 128, 1, 64}).to(at::kHalf);
+  const AttentionSpec plain{1, causal_keys(128), {0}, ResultDtype::of_input};
+  AttentionSpec capped = plain;
+  capped.cap = 50;
+  const auto attention = both();
+  attention->forward(q, q, q, plain);  // the same mask's calls are known
+  try {
+    attention->forward(q, q, q, capped);
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("caps no scores; use --attention auto"), std::string::npos)
+        << error.what();
+  }
 }
 
 // Gemma 4's heads of 512, whole samples and packed ones.
@@ -467,7 +509,7 @@ TEST(CallsAttention, nothing_in_or_nothing_seen_gives_zeros) {
 
 TEST(CallsAttention, is_by_the_reference_kernel_where_it_comes_first) {
   EXPECT_FALSE(is_by_reference(fp32()->name()));
-  EXPECT_TRUE(is_by_reference(attention_of(make_reference_call_kernel(), make_cuda_flash_kernel())->name()));
+  EXPECT_TRUE(is_by_reference(ReferenceAttention("no other").name()));
 }
 
 }  // namespace

@@ -41,6 +41,15 @@ std::vector<Case> hand_picked_cases() {
       {1, 385, {0, 0, 0}, 1, 24, 129},
       {1, 640, {0}, 1, 8, 300},
       {1, 65, {0, 0, 1, 2, 2, 2, 2}, 3, 40, 33},
+      {.batch = 1, .tokens = 200, .kv_of_query = {0, 0, 1}, .kv_heads = 2, .width = 24, .cap = 2},
+      {.batch = 2,
+       .tokens = 90,
+       .kv_of_query = {0, 0},
+       .kv_heads = 1,
+       .width = 16,
+       .window = 30,
+       .spread = 3,
+       .cap = 5},
   };
 }
 

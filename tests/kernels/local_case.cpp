@@ -27,6 +27,7 @@ std::ostream& operator<<(std::ostream& out, const LocalCase& c) {
   if (!c.sparse.dense())
     out << " blocks of " << c.sparse.block_tokens << " local " << c.sparse.local_blocks << " global "
         << c.sparse.global_blocks << " stride " << c.sparse.stride_blocks;
+  if (c.cap > 0) out << " cap " << c.cap;
   for (const std::vector<int64_t>& sample : c.cu_seqlens) out << " documents " << sample.size() - 1;
   return out;
 }
@@ -43,16 +44,19 @@ LocalInputs draw_inputs(const LocalCase& c, at::ScalarType dtype, uint64_t seed)
   in.spec.scale = 1.0 / std::sqrt(static_cast<double>(c.width));
   in.spec.keys = trireme::visible_keys(c.mask(), documents_from(c.cu_seqlens), c.tokens, whole, whole);
   in.spec.kv_of_query = c.kv_of_query;
+  in.spec.cap = c.cap;
   in.seen = seen_keys(oracle_mask(c.mask(), c.cu_seqlens), c.batch, c.tokens);
   return in;
 }
 
 OracleResult truth_of(const LocalInputs& in) {
-  return attention_oracle(in.q, in.k, in.v, in.d_o, in.spec.scale, in.seen, in.spec.kv_of_query);
+  return attention_oracle(in.q, in.k, in.v, in.d_o, in.spec.scale, in.seen, in.spec.kv_of_query, at::kDouble,
+                          in.spec.cap);
 }
 
 OracleResult plain_of(const LocalInputs& in) {
-  return plain_low_precision(in.q, in.k, in.v, in.d_o, in.spec.scale, in.seen, in.spec.kv_of_query);
+  return plain_low_precision(in.q, in.k, in.v, in.d_o, in.spec.scale, in.seen, in.spec.kv_of_query,
+                             in.spec.cap);
 }
 
 LocalErrors errors_of(trireme::LocalAttention& kernel, const LocalInputs& in, const OracleResult& truth) {

@@ -24,6 +24,7 @@ struct LocalCase {
   trireme::Causality causality = trireme::Causality::causal;
   std::vector<std::vector<int64_t>> cu_seqlens = {};  // of each sample; empty: one document a sample
   trireme::SparseBlocks sparse = {};
+  double cap = 0;
 
   trireme::LayerMask mask() const { return {causality, window, sparse}; }
 };

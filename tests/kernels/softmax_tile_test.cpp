@@ -23,7 +23,7 @@ std::vector<const TileMath*> tables_of_this_processor() {
 
 TEST(SoftmaxTile, sums_are_right_to_3e_6_of_what_is_rounded_to_bf16_and_to_1e_6_of_fp32) {
   constexpr int64_t kColumns = 64;
-  constexpr float kScale = 0.7F;
+  constexpr float kScale = 0.7F;  // of exponents of two
   std::mt19937 generator(3);
   for (const TileMath* math : tables_of_this_processor())
     for (const bool rounded : {false, true})
@@ -35,8 +35,17 @@ TEST(SoftmaxTile, sums_are_right_to_3e_6_of_what_is_rounded_to_bf16_and_to_1e_6_
         std::vector<uint16_t> out(kColumns);
         float most = -std::numeric_limits<float>::infinity(), sum = 0, rescale = 0;
         const double expected = 1 + (kColumns - 1) * std::exp2(static_cast<double>(scores[0] - 2) * kScale);
-        math->softmax({scores.data(), rounded ? out.data() : nullptr, 1, kColumns, kColumns, nullptr, nullptr,
-                       kScale, &most, &sum, &rescale});
+        math->softmax({scores.data(),
+                       rounded ? out.data() : nullptr,
+                       1,
+                       kColumns,
+                       kColumns,
+                       nullptr,
+                       nullptr,
+                       {kScale * static_cast<float>(std::log(2.0))},
+                       &most,
+                       &sum,
+                       &rescale});
         EXPECT_NEAR(sum / expected, 1, rounded ? 3e-6 : 1e-6) << math->instructions << ", " << distance;
       }
 }

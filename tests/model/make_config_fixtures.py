@@ -112,13 +112,18 @@ def draw(rng, family):
             config["hidden_act"] = rng.choice(["gelu", "gelu_pytorch_tanh"])
         else:
             maybe("sliding_window", 17, 300)
-            maybe("sliding_window_pattern", 1, 2, 3)
+            if family == "gemma2":
+                maybe("attn_logit_softcapping", 2.0, 50.0, None)
+                maybe("final_logit_softcapping", 30.0, None)
+            else:
+                maybe("sliding_window_pattern", 1, 2, 3)
             maybe("query_pre_attn_scalar", 20, 24)
-            maybe("rope_local_base_freq", 5000.0)
+            if family != "gemma2":
+                maybe("rope_local_base_freq", 5000.0)
             if rng.random() < 0.4:
                 config["layer_types"] = [rng.choice(["full_attention", "sliding_attention"])
                                          for _ in range(config["num_hidden_layers"])]
-            if rng.random() < 0.5:  # the form of transformers 5, which has an object for each type of layer
+            if family != "gemma2" and rng.random() < 0.5:  # the form of transformers 5, which has an object for each type of layer
                 config["rope_parameters"] = {"full_attention": {"rope_type": "yarn", "rope_theta": 70000.0, "factor": 4.0},
                                              "sliding_attention": {"rope_type": "default", "rope_theta": 3000.0}}
                 return config
@@ -147,6 +152,8 @@ def expected(config_json):
     norm = model.model.norm
     is_gemma = config.model_type.startswith("gemma")
     gemma = {"softmax_scale": model.model.layers[0].self_attn.scaling, "pad_token_id": config.pad_token_id} if is_gemma else {}
+    if config.model_type == "gemma2":
+        gemma |= {"score_cap": config.attn_logit_softcapping or 0, "logit_cap": config.final_logit_softcapping or 0}
     if of_types:
         gemma["sliding_theta"] = config.rope_parameters["sliding_attention"]["rope_theta"]
     if config.model_type in MIXTURES:
@@ -184,6 +191,9 @@ def main():
         rows.append(json.dumps({"config": config, "expected": expected(config)}))
     for number in range(16):
         config = draw(rng, ["qwen2_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"][number % 4])
+        rows.append(json.dumps({"config": config, "expected": expected(config)}))
+    for _ in range(10):
+        config = draw(rng, "gemma2")
         rows.append(json.dumps({"config": config, "expected": expected(config)}))
     out = pathlib.Path(__file__).resolve().parent / "fixtures" / "configs.json"
     out.write_text("[\n" + ",\n".join(rows) + "\n]\n")

@@ -60,6 +60,18 @@ TEST(ModelConfig, silent_keys_have_the_defaults_of_transformers) {
   EXPECT_TRUE(gemma.tie_word_embeddings && gemma.norms_add_one && !gemma.post_norms);
   EXPECT_EQ(gemma.pad_token_id, 0);
   EXPECT_DOUBLE_EQ(gemma.embedding_scale, std::sqrt(3072.0));
+  const ModelConfig gemma2 = parse(R"({"model_type":"gemma2"})");
+  EXPECT_TRUE(gemma2.post_norms && !gemma2.qk_norm && gemma2.norms_add_one);
+  EXPECT_EQ(gemma2.layer_window[0], 4096);
+  EXPECT_EQ(gemma2.layer_window[1], 0) << "every second sees all";
+  EXPECT_DOUBLE_EQ(gemma2.score_cap, 50);
+  EXPECT_DOUBLE_EQ(gemma2.logit_cap, 30);
+  EXPECT_DOUBLE_EQ(gemma2.softmax_scale(), 1.0 / 16);
+  const ModelConfig uncapped =
+      parse(R"({"model_type":"gemma2","attn_logit_softcapping":null,"final_logit_softcapping":null})");
+  EXPECT_DOUBLE_EQ(uncapped.score_cap, 0);
+  EXPECT_DOUBLE_EQ(uncapped.logit_cap, 0);
+
   const ModelConfig gemma3 = parse(R"({"model_type":"gemma3_text"})");
   EXPECT_EQ(gemma3.num_hidden_layers, 26);
   EXPECT_TRUE(gemma3.post_norms && gemma3.qk_norm);
@@ -371,6 +383,8 @@ TEST(ModelConfig, random_files_mean_what_they_mean_to_transformers) {
     if (!expected.contains("softmax_scale")) continue;
     EXPECT_DOUBLE_EQ(config.softmax_scale(), expected["softmax_scale"]);
     EXPECT_EQ(config.pad_token_id ? Json(*config.pad_token_id) : Json(), expected["pad_token_id"]);
+    EXPECT_DOUBLE_EQ(config.score_cap, expected.value("score_cap", 0.0));
+    EXPECT_DOUBLE_EQ(config.logit_cap, expected.value("logit_cap", 0.0));
     const Json sliding_theta = config.window_rope ? Json(config.window_rope->theta) : Json();
     EXPECT_EQ(sliding_theta, expected.value("sliding_theta", Json()));
   }
@@ -517,7 +531,9 @@ TEST(ModelConfig, qwen3_5_says_layers_and_the_share_that_turns) {
 }
 
 TEST(ModelConfig, what_gemma_has_and_is_not_built_is_refused_with_what_to_do) {
-  EXPECT_THAT(refusal(small("gemma2")), HasSubstr("soft caps"));
+  EXPECT_THAT(refusal(small("gemma2", R"("attn_logit_softcapping":0)")), HasSubstr("attn_logit_softcapping"));
+  EXPECT_THAT(refusal(small("gemma2", R"("final_logit_softcapping":-1)")),
+              HasSubstr("final_logit_softcapping"));
   EXPECT_THAT(refusal(small("mistral4")), HasSubstr("trireme.parallelize takes them"));
   EXPECT_THAT(refusal(small("ministral3")),
               AllOf(HasSubstr("llama_4_scaling_beta"), HasSubstr("scales its queries")));

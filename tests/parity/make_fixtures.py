@@ -48,6 +48,12 @@ def gemma(model_type, key_value_heads, **more):
     return model(model_type, 4, key_value_heads, **{"head_dim": 12, "hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True, **more})
 
 
+def gemma2(**more):
+    """The first layer slides over 23 tokens, the second does not. Scores and logits are near their caps."""
+    return gemma("gemma2", 2, hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=20,
+                 **{"sliding_window": 23, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0, **more})
+
+
 def gemma3(**more):
     """The first layer slides over 23 tokens, the second does not."""
     return gemma("gemma3_text", 2, hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=20,
@@ -137,6 +143,10 @@ CASES = {
     "gemma": (gemma("gemma", 1, rope_parameters=DEFAULT), 2, 61),
     "gemma_legacy": (gemma("gemma", 4, rope_theta=10000.0, tie_word_embeddings=False, pad_token_id=None,
                            attention_bias=True, hidden_act="gelu"), 1, 61),
+    "gemma2": (gemma2(rope_parameters=DEFAULT), 2, 61),
+    # No caps, biases, a head of its own, no layer that slides but the last.
+    "gemma2_uncapped": (gemma2(attn_logit_softcapping=None, final_logit_softcapping=None, attention_bias=True, tie_word_embeddings=False,
+                               layer_types=["full_attention", "sliding_attention"], rope_parameters=DEFAULT), 1, 61),
     "gemma3": (gemma3(rope_parameters=by_type(DEFAULT)), 2, 61),
     "gemma3_old_form": (gemma3(rope_theta=50000.0, rope_local_base_freq=3000.0, tie_word_embeddings=False,
                                rope_scaling={"rope_type": "linear", "factor": 8.0}, sliding_window_pattern=6,
@@ -229,6 +239,7 @@ PACKED = {
     "qwen2_tied": ("20,20", None),
     "bert": ("40,1,5", None),
     "qwen3_moe": ("40,1,5", None),
+    "gemma2": ("40,1,5", None),
     "gemma3": ("40,1,5", None),
     "gemma3_dynamic": ("70,1", None),
     "ministral3": ("40,1,5", None),
@@ -252,6 +263,7 @@ ADAPTERS = {
     "llama_biases": (dict(r=2, lora_alpha=3, use_rslora=True, target_modules=["k_proj", "up_proj", "down_proj"]), None),
     "qwen3_dynamic_old_form": (dict(r=5, lora_alpha=4, target_modules=["q_proj", "v_proj", "o_proj"]), None),
     "qwen2_tied": (dict(r=1, lora_alpha=1, target_modules=["v_proj", "gate_proj"]), "20,20"),
+    "gemma2": (dict(r=2, lora_alpha=3, target_modules=["q_proj", "v_proj", "down_proj"]), None),
     "gemma3": (dict(r=4, lora_alpha=8, target_modules=ALL), "40,1,5"),
     "qwen3_moe": (dict(r=2, lora_alpha=2, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"]), None),
     "gemma4": (dict(r=3, lora_alpha=6, target_modules=ALL), "40,1,5"),  # half of its layers have no v_proj

@@ -122,6 +122,12 @@ TEST(Plan, refuses_what_no_run_could_be) {
                      r.pinned.accumulation = 4;
                    }),
               AllOf(HasSubstr("--update_in_backward"), HasSubstr("--gradient_accumulation_steps 4")));
+  EXPECT_THAT(with(4, 8192,
+                   [](PlanRequest& r) {
+                     r.model.caps_scores = true;
+                     r.settings.attention = AttentionKernel::flash;
+                   }),
+              AllOf(HasSubstr("caps its scores"), HasSubstr("use --attention auto")));
   EXPECT_THAT(with(4, 2, [](PlanRequest& r) { r.pinned.ring = 4; }), HasSubstr("shorter than the 4 ranks"));
   EXPECT_THAT(with(16, 8192,
                    [](PlanRequest& r) {

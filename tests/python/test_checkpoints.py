@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 from hf_reference import names_in_file
 
-TINY = ["tiny", "tiny-mistral", "tiny-qwen2", "tiny-qwen3", "tiny-mixtral", "tiny-qwen3-moe", "tiny-gemma3", "tiny-gemma4", "tiny-gemma4-e2b", "tiny-ministral3", "tiny-qwen3.5",
+TINY = ["tiny", "tiny-mistral", "tiny-qwen2", "tiny-qwen3", "tiny-mixtral", "tiny-qwen3-moe", "tiny-gemma2", "tiny-gemma3", "tiny-gemma4", "tiny-gemma4-e2b", "tiny-ministral3", "tiny-qwen3.5",
         "tiny-qwen3.5-moe"]
 
 
@@ -45,7 +45,7 @@ def test_every_parameter_is_loaded_and_none_is_left_over(tmp_path, preset):
     assert written.keys() == {name for name, _ in loaded}
     for name, parameter in loaded:
         assert torch.equal(parameter, written[name]), name
-        adds_one = preset in ("tiny-gemma3", "tiny-qwen3.5", "tiny-qwen3.5-moe") and not name.endswith("linear_attn.norm.weight")
+        adds_one = preset in ("tiny-gemma2", "tiny-gemma3", "tiny-qwen3.5", "tiny-qwen3.5-moe") and not name.endswith("linear_attn.norm.weight")
         expected = 0 if name.endswith(".bias") or (adds_one and name.endswith("norm.weight")) else 1
         if name.endswith("A_log"):  # as transformers draws it: between 0 and 16
             assert (parameter.exp() < 16).all() and parameter.std() > 0, name

@@ -41,6 +41,7 @@ MODELS = {
     "qwen2": ("Qwen2", {}),
     "qwen2, windows of single layers": ("Qwen2", dict(use_sliding_window=True, sliding_window=5, layer_types=LAYERS)),
     "qwen3": ("Qwen3", {}),
+    "gemma2": ("Gemma2", dict(sliding_window=5, attn_logit_softcapping=1.0, final_logit_softcapping=3.0)),
     "gemma3": ("Gemma3", dict(sliding_window=5, layer_types=LAYERS)),
     "gemma4": ("Gemma4", GEMMA4),
     "gemma4, experts": ("Gemma4", dict(GEMMA4, enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=16)),
@@ -257,7 +258,6 @@ def run_side_by_side(group):
 
 
 REFUSED = {
-    "gemma2, by its soft cap": ("soft-capped", "Gemma2", {}),
     "mamba, by a module": (r"mixer.*mixes tokens outside attention", "Mamba", dict(state_size=4)),
     "lfm2, by its convolution": (r"mixes tokens outside attention", "Lfm2", dict(layer_types=["conv", "full_attention"])),
     "roberta, by its positions": ("counts positions in a way of its own", "Roberta", {}),

@@ -24,6 +24,7 @@ class Case:
     window: Optional[int] = None
     causal: bool = True
     scale: Optional[float] = None
+    softcap: Optional[float] = None
     dtype: torch.dtype = torch.float32
     sinks: Optional[torch.dtype] = None  # of sinks; None: without
 
@@ -49,11 +50,13 @@ def oracle(case, d_o, *inputs):
     """Sinks are one more column of scores, which the softmax sees and the values do not."""
     q, k, v, *sinks = inputs = [x.double().detach().requires_grad_() for x in inputs]
     k, v = (x.repeat_interleave(case.heads // case.kv_heads, 2) for x in (k, v))
-    if sinks:
+    if sinks or case.softcap:
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * (case.scale or case.width**-0.5)
+        if case.softcap:
+            scores = case.softcap * torch.tanh(scores / case.softcap)
         scores = scores.masked_fill(~visible(case)[:, None], -torch.inf)
-        column = sinks[0][None, :, None, None].expand(case.batch, -1, case.tokens, 1)
-        weights = torch.cat([scores, column], dim=-1).softmax(-1)[..., :-1]
+        columns = [column[None, :, None, None].expand(case.batch, -1, case.tokens, 1) for column in sinks]
+        weights = torch.cat([scores, *columns], dim=-1).softmax(-1)[..., : case.tokens]
         o = torch.einsum("bhqk,bkhd->bqhd", weights, v)
     else:
         q_, k, v, seen = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), visible(case)[:, None]
@@ -89,6 +92,7 @@ def check(group, case, give_lengths=False):
     if give_lengths:
         lengths = case.lengths or of_ranks.lengths(case.tokens)
     options = dict(lengths=lengths, cu_seqlens=documents, window=case.window, causal=case.causal, scale=case.scale)
+    options["softcap"] = case.softcap
     o = trireme.ulysses_attention(*shards, shared, **options, sinks=sinks[0] if sinks else None)
     got = [o.detach(), *torch.autograd.grad(o, shards + sinks, mine(d_o))]
     truths = oracle(case, d_o, q, k, v, *sinks)
@@ -116,6 +120,10 @@ CASES = {
     "window of one": Case(13, window=1),
     "window across documents, full": Case(37, window=4, causal=False, documents=[0, 18, 37]),
     "scale": Case(19, scale=0.7),
+    "a cap": Case(33, softcap=0.7),
+    "a cap, window, documents": Case(40, softcap=2.0, window=6, documents=[0, 3, 4, 21, 40]),
+    "a cap, bf16": Case(64, width=32, softcap=1.0, dtype=torch.bfloat16),
+    "a cap, fp64": Case(21, softcap=1.0, dtype=torch.float64),
     "wide heads": Case(200, width=80, heads=4, kv_heads=4),
     "fp64": Case(21, dtype=torch.float64),
     "bf16": Case(64, width=32, dtype=torch.bfloat16),
@@ -203,10 +211,10 @@ def test_operators_pass_torchs_own_checks(ranks):
 
 def run_opcheck(_group):
     q, k = torch.randn(1, 6, 4, 8, requires_grad=True), torch.randn(1, 6, 2, 8, requires_grad=True)
-    for sinks in (None, torch.randn(4, requires_grad=True)):
+    for sinks, softcap in ((None, 0.0), (torch.randn(4, requires_grad=True), 1.5)):
         torch.library.opcheck(
             torch.ops.trireme.ulysses_forward.default,
-            (q, k, k.detach().clone().requires_grad_(), sinks, "", 1, [6], [torch.tensor([0, 2, 6])], 3, True, 0.3),
+            (q, k, k.detach().clone().requires_grad_(), sinks, "", 1, [6], [torch.tensor([0, 2, 6])], 3, True, 0.3, softcap),
         )
 
 
@@ -237,6 +245,7 @@ def run_refusals(group):
     refused("expected q \\[B, s, H, D\\]", k=(1, 5, 2, 8))
     refused("one floating dtype", dtype=torch.float64)
     refused("window: got 0", window=0)
+    refused("softcap: got -1", softcap=-1)
     refused("one of each query head", sinks=torch.zeros(2))
     refused("torch.float32 on cpu", sinks=torch.zeros(4, dtype=torch.float64))
     refused("at most one rank a head.*ring=R\\) with R of 2", q=(1, 4, 1, 8), k=(1, 4, 1, 8))

@@ -30,13 +30,16 @@ def ended(arena, *words):
 
 def draw_model(arena, random, folder):
     preset = random.choice(["tiny", "tiny-mistral", "tiny-qwen2", "tiny-qwen3", "tiny-gemma3", "tiny-mixtral", "tiny-qwen3-moe",
-                            "tiny-ministral3", "tiny-gemma4", "tiny-gemma4-e2b"])
+                            "tiny-ministral3", "tiny-gemma2", "tiny-gemma4", "tiny-gemma4-e2b"])
     heads, kv_heads, width = random.choice(HEADS)
     sizes = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "num_hidden_layers": random.choice([1, 2, 3]),
              "hidden_size": heads * width, "intermediate_size": random.choice([40, 100, 177])}
     if preset == "tiny-gemma3":
         sizes |= {"head_dim": width, "query_pre_attn_scalar": random.choice([width, 24]),
                   "sliding_window_pattern": random.choice([2, 3])}
+    if preset == "tiny-gemma2":
+        sizes |= {"head_dim": width, "query_pre_attn_scalar": random.choice([width, 24]),
+                  "attn_logit_softcapping": random.choice([1.0, 50.0, "null"])}
     if preset == "tiny-gemma4":
         types = [random.choice(["sliding_attention", "full_attention"]) for _ in range(sizes["num_hidden_layers"])]
         sizes |= {"head_dim": width, "global_head_dim": random.choice([width, 2 * width, 6]), "num_global_key_value_heads": 1,
@@ -55,7 +58,7 @@ def draw_model(arena, random, folder):
                   "moe_intermediate_size": random.choice([8, 40]), "norm_topk_prob": random.choice(["true", "false"])}
     if preset in ("tiny-qwen3", "tiny-qwen3-moe"):
         sizes |= {"hidden_size": 64, "head_dim": width}
-    if preset in ("tiny-mistral", "tiny-gemma3", "tiny-gemma4", "tiny-gemma4-e2b"):
+    if preset in ("tiny-mistral", "tiny-gemma2", "tiny-gemma3", "tiny-gemma4", "tiny-gemma4-e2b"):
         sizes["sliding_window"] = random.choice([7, 32, 50, 256])
     code, said = ended(arena, "init", "--preset", preset, "--out", folder, "--seed", random.randrange(99), "--set",
                        *[f"{name}={value}" for name, value in sizes.items()])

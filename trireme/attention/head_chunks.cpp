@@ -67,8 +67,8 @@ class StayingGradients {
 class ChunkedAttention final : public ShardedAttention {
  public:
   ChunkedAttention(Group& ulysses, std::unique_ptr<SequenceAttention> sequence, HeadShares heads,
-                   double scale, int head_chunks)
-      : ShardedAttention(ulysses, std::move(sequence), std::move(heads), scale),
+                   ScoreForm scores, int head_chunks)
+      : ShardedAttention(ulysses, std::move(sequence), std::move(heads), scores),
         rank_(static_cast<size_t>(ulysses.rank())),
         chunks_(cut_heads(heads_, head_chunks)) {}
 
@@ -169,7 +169,7 @@ class ChunkedAttention final : public ShardedAttention {
 
  private:
   SequenceSpec spec(const HeadChunk& chunk, const SequenceMask& mask) const {
-    return {scale_, chunk.needed.kv_of_query(ulysses_.rank()), mask};
+    return {scores_, chunk.needed.kv_of_query(ulysses_.rank()), mask};
   }
 
   size_t rank_;
@@ -180,8 +180,9 @@ class ChunkedAttention final : public ShardedAttention {
 
 std::unique_ptr<ShardedAttention> make_chunked_attention(Group& ulysses,
                                                          std::unique_ptr<SequenceAttention> sequence,
-                                                         HeadShares heads, double scale, int head_chunks) {
-  return std::make_unique<ChunkedAttention>(ulysses, std::move(sequence), std::move(heads), scale,
+                                                         HeadShares heads, ScoreForm scores,
+                                                         int head_chunks) {
+  return std::make_unique<ChunkedAttention>(ulysses, std::move(sequence), std::move(heads), scores,
                                             head_chunks);
 }
 

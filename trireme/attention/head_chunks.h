@@ -19,6 +19,6 @@ namespace trireme {
 // and what `sequence` refers to outlive the result. Throws InternalError: less than one chunk.
 std::unique_ptr<ShardedAttention> make_chunked_attention(Group& ulysses,
                                                          std::unique_ptr<SequenceAttention> sequence,
-                                                         HeadShares heads, double scale, int head_chunks);
+                                                         HeadShares heads, ScoreForm scores, int head_chunks);
 
 }  // namespace trireme

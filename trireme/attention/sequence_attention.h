@@ -41,14 +41,14 @@ SequenceMask make_sequence_mask(const LayerMask& mask, const std::vector<Documen
                                 const SampleLayout& layout, int ring_index, RingMethod method);
 
 struct SequenceSpec {
-  double scale = 1;
+  ScoreForm scores;
   std::vector<int> kv_of_query;  // as in AttentionSpec
   const SequenceMask& mask;
   ResultDtype gradients = ResultDtype::of_input;  // of backward: fp32 where they are terms of a sum
 
   // Of the local kernel, over the keys of one ring rank.
   AttentionSpec of_keys(int ring_index, ResultDtype results) const {
-    return {scale, mask.keys.at(static_cast<size_t>(ring_index)), kv_of_query, results};
+    return {scores.scale, mask.keys.at(static_cast<size_t>(ring_index)), kv_of_query, results, scores.cap};
   }
   // Over all keys, for a mask that has them in one. Throws InternalError for another.
   AttentionSpec of_all_keys(ResultDtype results) const;

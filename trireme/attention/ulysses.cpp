@@ -72,7 +72,7 @@ class UlyssesAttention final : public ShardedAttention {
     return {mask.layout.within(mask.ring_index), heads_};
   }
   SequenceSpec spec(const SequenceMask& mask) const {
-    return {scale_, heads_.kv_of_query(ulysses_.rank()), mask};
+    return {scores_, heads_.kv_of_query(ulysses_.rank()), mask};
   }
   HeadsQkv split(const at::Tensor& qkv) const {
     return split_qkv(qkv, heads_.query[ulysses_.rank()].size(), heads_.key_value[ulysses_.rank()].size());
@@ -149,10 +149,11 @@ std::pair<at::Tensor, at::Tensor> seq_to_heads_pair(Group& group, const UlyssesP
 
 std::unique_ptr<ShardedAttention> make_sharded_attention(Group& ulysses,
                                                          std::unique_ptr<SequenceAttention> sequence,
-                                                         HeadShares heads, double scale, int head_chunks) {
+                                                         HeadShares heads, ScoreForm scores,
+                                                         int head_chunks) {
   if (head_chunks > 1)
-    return make_chunked_attention(ulysses, std::move(sequence), std::move(heads), scale, head_chunks);
-  return std::make_unique<UlyssesAttention>(ulysses, std::move(sequence), std::move(heads), scale);
+    return make_chunked_attention(ulysses, std::move(sequence), std::move(heads), scores, head_chunks);
+  return std::make_unique<UlyssesAttention>(ulysses, std::move(sequence), std::move(heads), scores);
 }
 
 }  // namespace trireme

@@ -65,8 +65,8 @@ struct ShardedOutput {
 class ShardedAttention {
  public:
   ShardedAttention(Group& ulysses, std::unique_ptr<SequenceAttention> sequence, HeadShares heads,
-                   double scale)
-      : ulysses_(ulysses), sequence_(std::move(sequence)), heads_(std::move(heads)), scale_(scale) {}
+                   ScoreForm scores)
+      : ulysses_(ulysses), sequence_(std::move(sequence)), heads_(std::move(heads)), scores_(scores) {}
   virtual ~ShardedAttention() = default;
   ShardedAttention& operator=(ShardedAttention&&) = delete;
 
@@ -85,7 +85,7 @@ class ShardedAttention {
   Group& ulysses_;
   const std::unique_ptr<SequenceAttention> sequence_;
   const HeadShares heads_;
-  const double scale_;
+  const ScoreForm scores_;
 };
 
 // `sequence` joins the ring ranks that `ulysses` is one of. `head_chunks` of 1 is plain Ulysses, more are
@@ -93,6 +93,6 @@ class ShardedAttention {
 // throw what collectives throw.
 std::unique_ptr<ShardedAttention> make_sharded_attention(Group& ulysses,
                                                          std::unique_ptr<SequenceAttention> sequence,
-                                                         HeadShares heads, double scale, int head_chunks);
+                                                         HeadShares heads, ScoreForm scores, int head_chunks);
 
 }  // namespace trireme

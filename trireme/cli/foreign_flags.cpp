@@ -121,7 +121,7 @@ const std::vector<ForeignProgram>& foreign_programs() {
            {{"low_cpu_mem_usage"}, "not needed: each rank reads its share, in pieces of 8 MiB"},
            {{"attn_implementation", "attention_implementation", "use_flash_attention_2", "use_flash_attn",
              "flash_attn", "flash_attention", "use_sdpa"},
-            "attention is chosen by --attention auto|flash|flash4|cudnn|cudnn_packed|reference"},
+            "attention is chosen by --attention auto|flash|flash4|cudnn|cudnn_packed|tiles|reference"},
            {{"max_position_embeddings", "rotary_base", "rope_type", "rope_factor", "rope_scaling_type",
              "rope_scaling_factor", "rotary_scaling_factor", "use_rope_scaling", "yarn_factor"},
             "--rope_scaling KIND:FACTOR (yarn, linear, dynamic, llama3) stretches the positions of "

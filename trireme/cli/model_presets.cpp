@@ -115,6 +115,16 @@ constexpr const char* kMixtral_8x7b = R"({
   "bos_token_id": 1, "eos_token_id": 2
 })";
 
+// Every second layer slides.
+constexpr const char* kGemma2_2b = R"({
+  "model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "hidden_activation": "gelu_pytorch_tanh",
+  "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+  "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "query_pre_attn_scalar": 256,
+  "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+  "vocab_size": 256000, "max_position_embeddings": 8192, "sliding_window": 4096, "rope_theta": 10000.0,
+  "rms_norm_eps": 1e-6, "tie_word_embeddings": true, "bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0
+})";
+
 // Layers slide but for each sixth.
 constexpr const char* kGemma3_1b = R"({
   "model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], "hidden_activation": "gelu_pytorch_tanh",
@@ -202,6 +212,13 @@ constexpr const char* kQwen3Next_80b_a3b = R"({
   "eos_token_id": 151645
 })";
 
+// config.json of the 2B with these values in it.
+Json gemma2_with(const std::string& changes) {
+  Json config = parse_json(kGemma2_2b, "the preset gemma2-2b");
+  config.update(parse_json(changes, "a preset"));
+  return config;
+}
+
 // config.json of the 1B with these values in it.
 Json gemma3_with(const std::string& changes) {
   Json config = parse_json(kGemma3_1b, "the preset gemma3-1b");
@@ -276,6 +293,12 @@ const std::vector<ModelPreset>& model_presets() {
                       "intermediate_size": 56, "moe_intermediate_size": 56, "num_experts": 8, "num_experts_per_tok": 3,
                       "norm_topk_prob": true})"),
        true},
+      {"tiny-gemma2", "a gemma 2 of the same width: every second layer slides over 256 tokens",
+       gemma2_with(R"({"hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2,
+                       "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "query_pre_attn_scalar": 16,
+                       "vocab_size": 320, "max_position_embeddings": 1048576, "sliding_window": 256,
+                       "bos_token_id": null, "eos_token_id": 256, "pad_token_id": null})"),
+       true},
       {"tiny-gemma3", "a gemma 3 of the same width: every second layer slides over 256 tokens",
        gemma3_with(R"({"hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 4,
                        "num_key_value_heads": 2, "head_dim": 16, "query_pre_attn_scalar": 16,
@@ -320,6 +343,10 @@ const std::vector<ModelPreset>& model_presets() {
       {"bert-tiny", "an encoder of the same width, for masked-token training (--mask_token_id 258)",
        parse_json(kTinyBert, "the preset bert-tiny"), true},
       {"small", "llama, 512 wide, 8 layers, 8/4 heads, vocabulary 32,000", llama_with(kSmallLlama), false},
+      {"small-gemma2", "a gemma 2 of small's width, windows of 4,096 in every second layer",
+       gemma2_with(R"({"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8, "head_dim": 64,
+                       "query_pre_attn_scalar": 64, "vocab_size": 32000, "max_position_embeddings": 131072})"),
+       false},
       {"small-qwen3-moe", "a qwen3_moe of small's width: 32 experts 352 wide, of which a token has 4",
        llama_with(kSmallQwen3Moe), false},
       {"small-qwen3.5-moe",
@@ -341,6 +368,17 @@ const std::vector<ModelPreset>& model_presets() {
       {"qwen3-next-80b-a3b", "the sizes of Qwen3-Next-80B-A3B: 512 experts and a shared one",
        qwen3_5_moe_with(kQwen3Next_80b_a3b), false},
       {"mixtral-8x7b", "the sizes of Mixtral 8x7B", llama_with(kMixtral_8x7b), false},
+      {"gemma2-2b", "the sizes of Gemma 2 2B, windows of 4096 in every second layer", gemma2_with("{}"),
+       false},
+      {"gemma2-9b", "the sizes of Gemma 2 9B",
+       gemma2_with(R"({"hidden_size": 3584, "intermediate_size": 14336, "num_hidden_layers": 42,
+                       "num_attention_heads": 16, "num_key_value_heads": 8})"),
+       false},
+      {"gemma2-27b", "the sizes of Gemma 2 27B",
+       gemma2_with(
+           R"({"hidden_size": 4608, "intermediate_size": 36864, "num_hidden_layers": 46, "head_dim": 128,
+                       "query_pre_attn_scalar": 144, "num_attention_heads": 32, "num_key_value_heads": 16})"),
+       false},
       {"gemma3-270m", "the sizes of Gemma 3 270M, windows of 512",
        gemma3_with(R"({"hidden_size": 640, "intermediate_size": 2048, "num_hidden_layers": 18})"), false},
       {"gemma3-1b", "the sizes of Gemma 3 1B, windows of 512", gemma3_with("{}"), false},

@@ -11,6 +11,7 @@
 #include "trireme/kernels/key_block_sizes.h"
 #include "trireme/kernels/long_documents.h"
 #include "trireme/kernels/mask_runs.h"
+#include "trireme/kernels/score_tile_sizes.h"
 
 namespace trireme {
 
@@ -39,8 +40,9 @@ struct Buffers {
         heads(heads),
         kv_heads(kv_heads),
         gradient_bytes(gradient_bytes > 0 ? gradient_bytes : inputs.storage_bytes),
-        wide(inputs.fused_on_gpu && inputs.storage_bytes == 2 && inputs.model.head_dim > kMostFlashWidth),
-        efficient(wide || inputs.storage_bytes == kFloat_bytes),
+        wide(inputs.fused_on_gpu && !inputs.score_tiles && inputs.storage_bytes == 2 &&
+             inputs.model.head_dim > kMostFlashWidth),
+        efficient(wide || (inputs.storage_bytes == kFloat_bytes && !inputs.score_tiles)),
         graphs(inputs.packed_graphs && !wide),
         keys(inputs.gathers_keys ? inputs.tokens : inputs.ring_tokens) {
     const int64_t head = inputs.batch * inputs.ring_tokens * inputs.model.head_dim;
@@ -51,7 +53,7 @@ struct Buffers {
     call_heads = groups ? round_up(heads, kv_heads) / kv_heads : heads;
     // The graphs of segments take all heads.
     backward_call_heads =
-        !inputs.fused_on_gpu || efficient || graphs
+        !inputs.fused_on_gpu || efficient || graphs || inputs.score_tiles
             ? call_heads
             : backward_heads(dq_rows(), inputs.batch * keys, heads, kv_heads, inputs.model.head_dim);
     o = head * heads * e;
@@ -90,13 +92,24 @@ struct Buffers {
     const int64_t lse_of_block = row_heads * kFloat_bytes;
     return blocks * (o_of_block + lse_of_block) + sum + 2 * lse_of_block;
   }
+  // Of a sample or document at a time; in fp32 also where a layer slides.
+  ScoreTileWorkspace of_score_tiles() const {
+    const auto slides = [](int64_t window) { return window > 0; };
+    if (!inputs.score_tiles && !(inputs.storage_bytes == kFloat_bytes && inputs.token_kernels &&
+                                 std::ranges::any_of(inputs.model.layer_windows, slides)))
+      return {0, 0};
+    return score_tile_workspace(heads, kv_heads, inputs.model.head_dim, inputs.ring_tokens, keys,
+                                inputs.storage_bytes);
+  }
   // o of a call that is not the only one, before it is copied to its heads or rows.
   int64_t gpu_forward_workspace() const {
     if (!inputs.fused_on_gpu) return 0;
+    if (inputs.score_tiles) return of_score_tiles().forward_bytes + (inputs.packed ? o + lse : 0);
     // A graph's lse, row by row as it writes it; a dense call has none.
     if (graphs) return std::max(lse, key_block_parts());
     const int64_t of_a_call = call_heads < heads ? call_o : each_document_alone() ? o + lse : 0;
-    return (documents_alone() ? o + lse : of_a_call) + key_block_parts() + wide_call_copies();
+    return std::max(of_score_tiles().forward_bytes,
+                    (documents_alone() ? o + lse : of_a_call) + key_block_parts() + wide_call_copies());
   }
   bool backward_in_calls() const {
     return backward_call_heads < heads && !efficient;  // which is counted by itself
@@ -125,8 +138,9 @@ struct Buffers {
   }
   // What a call of backward gives beside the whole result, with the log-sum-exp that it reads.
   int64_t gradients_of_a_call() const {
-    const bool calls =
-        backward_in_calls() || documents_alone() || (each_document_alone() && call_heads == heads);
+    const bool calls = backward_in_calls() || documents_alone() ||
+                       (each_document_alone() && call_heads == heads) ||
+                       (inputs.score_tiles && inputs.packed);
     return calls ? of_a_backward_call(o + kv + lse) : 0;
   }
 
@@ -139,6 +153,7 @@ struct Buffers {
   // (kernels/backward_heads.h), whose o and d(o) are views that are copied.
   int64_t gpu_backward_workspace(bool pair) const {
     if (!inputs.fused_on_gpu) return 0;
+    if (inputs.score_tiles) return of_score_tiles().backward_bytes;
     const int64_t width = inputs.model.head_dim, batch = inputs.batch;
     const int64_t of_a_head =
         backward_head_bytes(dq_rows(), batch * keys, width, heads != kv_heads, inputs.storage_bytes);
@@ -152,7 +167,7 @@ struct Buffers {
              copies;
     // FlashAttention-4 has a second sum for each query; all else of it is no more than is counted here.
     const int64_t second_sum = by_flash4() ? dq_rows() * kFloat_bytes : 0;
-    return backward_call_heads * (of_a_head + second_sum) + copies;
+    return std::max(of_score_tiles().backward_bytes, backward_call_heads * (of_a_head + second_sum) + copies);
   }
 
   std::vector<AttentionSnapshot> forward() const {

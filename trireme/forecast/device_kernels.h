@@ -32,13 +32,16 @@ inline ForecastInputs with_device(ForecastInputs inputs, const DeviceKernels& de
   const bool reference = device.attention == AttentionKernel::reference;
   const bool automatic = device.attention == AttentionKernel::automatic;
   inputs.fused_on_gpu = device.on_gpu && !reference;
-  inputs.key_blocks = device.cuda && precision != Precision::fp32 && !reference &&
+  inputs.score_tiles =
+      device.cuda && !reference && (inputs.model.caps_scores || device.attention == AttentionKernel::tiles);
+  const bool fused_on_cuda = device.cuda && !inputs.score_tiles;
+  inputs.key_blocks = fused_on_cuda && precision != Precision::fp32 && !reference &&
                       device.attention != AttentionKernel::flash &&
                       device.attention != AttentionKernel::flash4;
   inputs.documents_alone = inputs.key_blocks && automatic && device.packed_documents;
-  inputs.flash4 = device.cuda && device.flash4 && precision == Precision::bf16 &&
+  inputs.flash4 = fused_on_cuda && device.flash4 && precision == Precision::bf16 &&
                   (automatic || device.attention == AttentionKernel::flash4);
-  inputs.packed_graphs = device.cuda && device.attention == AttentionKernel::cudnn_packed;
+  inputs.packed_graphs = fused_on_cuda && device.attention == AttentionKernel::cudnn_packed;
   inputs.product_threads = !device.on_gpu && inputs.tile_bytes == 2 ? device.threads : 0;
   inputs.flash_threads = device.on_gpu || reference ? 0 : device.threads;
   inputs.flash_element_bytes = precision == Precision::bf16 && device.bf16_attention ? 2 : kFloat_bytes;

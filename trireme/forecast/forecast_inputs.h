@@ -54,6 +54,7 @@ struct ModelSizes {
   bool qk_norm = false;
   bool v_norm = false;              // ModelConfig::v_norm
   bool caps_logits = false;         // ModelConfig::logit_cap
+  bool caps_scores = false;         // ModelConfig::score_cap
   bool post_norms = false;          // ModelConfig::post_norms
   bool layers_have_scales = false;  // ModelConfig's
   int rotary_tables = 1;            // of cosines and sines; 0: nothing is rotated
@@ -155,11 +156,12 @@ struct ForecastInputs {
   int64_t document_tokens = 0;  // of the document that a token is in, on average; 0: of a sample
   bool packed = false;          // samples of several documents, so that each has positions of its own
   bool fused_on_gpu = false;  // an attention kernel of CUDA; the reference kernel's workspace is not counted
-  bool documents_alone = false;     // long ones are calls of their own (kernels/long_documents.h)
-  bool key_blocks = false;          // long dense calls are cut (kernels/key_blocks.h)
-  bool flash4 = false;              // FlashAttention-4 has the dense calls that it takes (flash4_sizes.h)
-  bool packed_graphs = false;       // cuDNN's graphs of segments (kernels/attention_graph.h)
-  int flash_threads = 0;            // of the CPU's attention kernel; 0: another kernel
+  bool documents_alone = false;  // long ones are calls of their own (kernels/long_documents.h)
+  bool score_tiles = false;    // attention by tiles in memory (kernels/score_tile_sizes.h); with fused_on_gpu
+  bool key_blocks = false;     // long dense calls are cut (kernels/key_blocks.h)
+  bool flash4 = false;         // FlashAttention-4 has the dense calls that it takes (flash4_sizes.h)
+  bool packed_graphs = false;  // cuDNN's graphs of segments (kernels/attention_graph.h)
+  int flash_threads = 0;       // of the CPU's attention kernel; 0: another kernel
   int64_t flash_element_bytes = 4;  // that its tiles are multiplied in
   bool operator==(const ForecastInputs&) const = default;
 };

@@ -93,6 +93,10 @@ void with_elements_of(const at::Tensor& result, const Body& body) {
   body(result.mutable_data_ptr<I>());
 }
 
+inline ScoreRule score_rule(const AttentionSpec& spec) {
+  return {static_cast<float>(spec.scale), static_cast<float>(spec.cap)};
+}
+
 // Threads that a loop started here can use.
 int attention_threads();
 

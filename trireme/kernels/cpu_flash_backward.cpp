@@ -131,7 +131,7 @@ struct HeadMath {
   const FlashSizes& z;
   const TileMath& tile;
   Bf16Units units;
-  float scale;
+  ScoreRule rule;
 };
 
 // The products of keys [key, key + n), which lie in the block of keys from `block` on, and queries
@@ -148,8 +148,7 @@ void one_tile(const HeadMath& math, int64_t block, int64_t key, int64_t n, int64
   const bool edge = math.queries.edges(row, key, n, begin.data(), end.data());
   constexpr bool kWide = std::is_same_v<E, float>;
   math.tile.gradient({t.scores, t.gradients, kWide ? nullptr : t.scores16, t.gradients16, t.pairs16, n,
-                      edge ? begin.data() : nullptr, edge ? end.data() : nullptr,
-                      static_cast<float>(math.scale / std::log(2.0)), math.scale, t.lse2 + row,
+                      edge ? begin.data() : nullptr, edge ? end.data() : nullptr, math.rule, t.lse2 + row,
                       t.delta + row});
   const E *p = nullptr, *ds = nullptr, *ds_panel = nullptr;
   if constexpr (kWide) {
@@ -221,7 +220,7 @@ struct BackwardCall {
   const std::vector<HeadRun> runs;
   const TileMath& math;
   const Bf16Units units;
-  const float scale;
+  const ScoreRule rule;
 
   int64_t tasks() const { return q.size(0) * k.size(2); }
   HeadRows<I> rows_at(int64_t b, int64_t head, int64_t kv_head) const {
@@ -241,7 +240,7 @@ struct BackwardCall {
   void add_head(const HeadRows<I>& rows, int64_t b, int64_t turn, int64_t turns, HeadTiles<E>& t) const {
     pack_queries(rows, z, t);
     std::fill_n(t.dq, z.padded_queries * z.width, 0.0f);
-    one_head(rows, HeadMath{queries[queries.size() == 1 ? 0 : static_cast<size_t>(b)], z, math, units, scale},
+    one_head(rows, HeadMath{queries[queries.size() == 1 ? 0 : static_cast<size_t>(b)], z, math, units, rule},
              turn, turns, t);
   }
   void clear_keys(const HeadTiles<E>& t) const {
@@ -326,7 +325,7 @@ void CpuFlashAttention::backward_in(const at::Tensor& d_o, const at::Tensor& q, 
                                 .runs = runs_of_heads(spec, k.size(2)),
                                 .math = math_,
                                 .units = units(),
-                                .scale = static_cast<float>(spec.scale)};
+                                .rule = score_rule(spec)};
   const int workers = attention_threads();
   if (static_cast<int>(threads_.size()) < workers) threads_.resize(workers);
   if (call.tasks() % workers == 0 || call.tasks() >= 4 * workers)

@@ -66,7 +66,7 @@ struct ForwardCall {
   FlashSizes sizes;
   const TileMath& math;
   Bf16Units units;
-  float log2_scale;
+  ScoreRule rule;
 };
 
 // Of a block of 64 tokens, into a head's panels.
@@ -102,8 +102,8 @@ void add_keys(const ForwardCall& call, const RowsOfRanges& ranges, int64_t stack
     for (int64_t r = 0; r < stacked_rows; ++r) std::tie(begin[r], end[r]) = ranges.within(r % kPanel, key, n);
   auto* p16 = std::is_same_v<E, float> ? nullptr : reinterpret_cast<uint16_t*>(tiles.p16);
   call.math.softmax({tiles.scores, p16, stacked_rows, n, kForwardKeys, edge ? begin.data() : nullptr,
-                     edge ? end.data() : nullptr, call.log2_scale, softmax.row_max.data(),
-                     softmax.row_sum.data(), softmax.rescale.data()});
+                     edge ? end.data() : nullptr, call.rule, softmax.row_max.data(), softmax.row_sum.data(),
+                     softmax.rescale.data()});
   if (softmax.has_keys)
     call.math.scale_rows(tiles.o, stacked_rows, z.columns, z.columns, softmax.rescale.data());
   const E* p = nullptr;
@@ -147,7 +147,7 @@ template <typename I, typename E>
 void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                    const AttentionSpec& spec, const AttentionOutput& out) {
   const ForwardCall call{FlashSizes(q.size(1), k.size(1), q.size(3), sizeof(E)), math_, units(),
-                         static_cast<float>(spec.scale * std::log2(std::exp(1.0)))};
+                         score_rule(spec)};
   const FlashSizes& z = call.sizes;
   const int64_t key_blocks = z.padded_keys / kPanel, blocks = z.padded_queries / kPanel;
   std::vector<HeadTask> tasks;

@@ -184,32 +184,33 @@ const CallsAttention::Plan& CallsAttention::plan_of(const AttentionSpec& spec, c
                                                     at::Device device) {
   std::erase_if(plans_, [](const Plan& plan) { return plan.keys.expired(); });
   const auto known = std::find_if(plans_.begin(), plans_.end(), [&](const Plan& plan) {
-    return plan.keys.lock() == spec.keys && plan.sizes == sizes && plan.device == device;
+    return plan.keys.lock() == spec.keys && plan.sizes == sizes && plan.device == device &&
+           plan.capped == (spec.cap > 0);
   });
   if (known != plans_.end()) return *known;
-  plans_.push_back(make_plan(spec.keys, sizes, device));
+  plans_.push_back(make_plan(spec, sizes, device));
   return plans_.back();
 }
 
-CallsAttention::Plan CallsAttention::make_plan(const std::shared_ptr<const VisibleKeys>& keys,
-                                               const AttentionSizes& sizes, at::Device device) const {
-  if (!keys->sparse.dense())
+CallsAttention::Plan CallsAttention::make_plan(const AttentionSpec& spec, const AttentionSizes& sizes,
+                                               at::Device device) const {
+  if (!spec.keys->sparse.dense())
     throw ConfigError(cat("attention kernel '", name(),
                           "': got block-sparse attention, which kernels on CUDA do ",
                           "not know; use --attention reference, or --attention flash on the CPU"));
-  Plan plan{keys, sizes, device, {}, 0};
+  Plan plan{spec.keys, sizes, device, spec.cap > 0, {}, 0};
   if (sizes.empty()) return plan;
   int64_t most_segments = kMostSegments;
   for (const auto& kernel : of_width(sizes.width))
     most_segments = std::min(most_segments, kernel->most_segments(sizes));
   const RankHeads heads{sizes.query_heads, sizes.largest_group, sizes.width};
   const CallKernel* long_ones = of_long_documents(heads);
-  std::vector<MaskCall> calls = mask_calls(*keys, sizes.batch, most_segments,
+  std::vector<MaskCall> calls = mask_calls(*spec.keys, sizes.batch, most_segments,
                                            long_ones ? long_ones->least_tokens_alone(heads) : kNeverAlone,
                                            long_ones ? long_ones->sample_lengths() : SampleLengths::few);
   plan.calls_of_a_key = most_calls_of_a_key(calls, sizes.batch);
   for (MaskCall& call : calls) {
-    CallKernel& kernel = kernel_for(call, sizes);
+    CallKernel& kernel = kernel_for(call, sizes, plan.capped);
     const HeadsOfCall forward = kernel.heads_of(call, sizes),
                       backward = kernel.backward_heads_of(call, sizes);
     KernelMask mask = kernel.mask_of(call, device);
@@ -218,10 +219,11 @@ CallsAttention::Plan CallsAttention::make_plan(const std::shared_ptr<const Visib
   return plan;
 }
 
-CallKernel& CallsAttention::kernel_for(const MaskCall& call, const AttentionSizes& sizes) const {
+CallKernel& CallsAttention::kernel_for(const MaskCall& call, const AttentionSizes& sizes, bool capped) const {
   std::string refusal;
   for (const auto& kernel : of_width(sizes.width)) {
-    refusal = kernel->refusal(call, sizes);
+    refusal = capped && !kernel->caps_scores() ? "it caps no scores; use --attention auto"
+                                               : kernel->refusal(call, sizes);
     if (refusal.empty()) return *kernel;
   }
   throw ConfigError(cat("attention kernel '", of_width(sizes.width).back()->name(), "': ", refusal));
@@ -240,6 +242,7 @@ AttentionOutput CallsAttention::forward(const at::Tensor& q_in, const at::Tensor
     const MaskCall& call = planned.call;
     KernelMask mask = planned.mask;
     mask.scale = spec.scale;
+    mask.cap = spec.cap;
     for (const EvenRun& heads : even_runs(spec, sizes.kv_heads, planned.forward)) {
       const CallViews views(call, heads);
       const AttentionOutput of_call =
@@ -278,6 +281,7 @@ AttentionGradients CallsAttention::backward(const at::Tensor& d_o, const at::Ten
     const MaskCall& call = planned.call;
     KernelMask mask = planned.mask;
     mask.scale = spec.scale;
+    mask.cap = spec.cap;
     for (const EvenRun& heads : even_runs(spec, sizes.kv_heads, planned.backward)) {
       const CallViews views(call, heads);
       const AttentionGradients of_call =

@@ -42,6 +42,7 @@ struct KernelMask {
   int64_t longest_q = 0;
   int64_t longest_k = 0;
   std::shared_ptr<SegmentTable> table;  // of kernels that ask for it
+  double cap = 0;                       // of ScoreForm
   bool dense() const { return !cu_q.defined(); }
 };
 
@@ -68,6 +69,7 @@ class CallKernel {
   virtual SampleLengths sample_lengths() const { return SampleLengths::few; }
   // It stands behind the kernels of narrower heads and is not asked for those.
   virtual int64_t least_width() const { return 1; }
+  virtual bool caps_scores() const { return false; }
   // Empty: the kernel takes the call. Else what it got, what it expects, and what to use.
   virtual std::string refusal(const MaskCall& call, const AttentionSizes& sizes) const = 0;
   // Of a call that is not refused.
@@ -116,19 +118,19 @@ class CallsAttention final : public LocalAttention {
     std::weak_ptr<const VisibleKeys> keys;
     AttentionSizes sizes;
     at::Device device;
+    bool capped = false;
     std::vector<PlannedCall> calls;
     int64_t calls_of_a_key = 0;  // at most
   };
   // Valid until the next call of it.
   const Plan& plan_of(const AttentionSpec& spec, const AttentionSizes& sizes, at::Device device);
-  Plan make_plan(const std::shared_ptr<const VisibleKeys>& keys, const AttentionSizes& sizes,
-                 at::Device device) const;
+  Plan make_plan(const AttentionSpec& spec, const AttentionSizes& sizes, at::Device device) const;
   using Kernels = std::vector<std::unique_ptr<CallKernel>>;
   // Those that are asked for heads of `width`: the first ones.
   std::span<const Kernels::value_type> of_width(int64_t width) const;
   // The first of these that has calls for them beside the last, which takes segments; none: null.
   const CallKernel* of_long_documents(const RankHeads& heads) const;
-  CallKernel& kernel_for(const MaskCall& call, const AttentionSizes& sizes) const;
+  CallKernel& kernel_for(const MaskCall& call, const AttentionSizes& sizes, bool capped) const;
 
   Kernels kernels_;
   std::vector<Plan> plans_;

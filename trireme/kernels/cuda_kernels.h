@@ -8,7 +8,7 @@
 //   cudnn_packed  fp16, bf16 16 n, 32 to 128      every band, dense or in segments: graphs of our own
 //   flash       fp16, bf16   8 n, up to 256       every band, dense or in segments
 //   efficient   fp32         4 n, up to 512       dense, full or causal; in 16 bits for 8 n above 256
-//   reference   fp32         any                  dense, every band; few rows
+//   tiles       all          any                  dense, every band; capped scores
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,7 @@
 #include "trireme/kernels/flash4_runner.h"
 #include "trireme/kernels/graph_runner.h"
 #include "trireme/kernels/key_block_sizes.h"
+#include "trireme/kernels/score_tile_sizes.h"
 
 namespace trireme {
 
@@ -46,7 +47,7 @@ std::unique_ptr<CallKernel> make_cudnn_packed_kernel(std::unique_ptr<GraphRunner
 std::unique_ptr<CallKernel> make_cuda_efficient_kernel();
 // The same in 16 bits, for heads wider than kMostFlashWidth.
 std::unique_ptr<CallKernel> make_cuda_wide_heads_kernel();
-// ReferenceAttention, for the bands that the efficient kernel lacks.
-std::unique_ptr<CallKernel> make_reference_call_kernel();
+// Products of matrices and kernels of our own between them, for what the others lack.
+std::unique_ptr<CallKernel> make_cuda_tiles_kernel(int64_t most_tile_bytes = kScoreTiles_bytes);
 
 }  // namespace trireme

@@ -28,11 +28,18 @@ namespace trireme {
 // fp32.
 enum class ResultDtype { of_input, fp32 };
 
+// Scores are scale * q.k, or with a cap: cap tanh(scale * q.k / cap) (Gemma 2).
+struct ScoreForm {
+  double scale = 1;  // above 0
+  double cap = 0;    // 0: none
+};
+
 struct AttentionSpec {
-  double scale = 1;                         // scores are scale * q.k; above 0
+  double scale = 1;                         // of ScoreForm
   std::shared_ptr<const VisibleKeys> keys;  // of S query rows and T key rows
   std::vector<int> kv_of_query;             // size h, values in [0, k), not decreasing
   ResultDtype results = ResultDtype::of_input;
+  double cap = 0;
 };
 
 struct AttentionOutput {
@@ -73,12 +80,17 @@ class LocalAttention {
 // in order, "; " between them: the first one counts, others serve masks that it lacks.
 bool is_by_reference(const std::string& attention_name);
 
+// Whether an AttentionSpec that comes has a cap.
+enum class Scores { plain, capped };
+
 // The kernel for a device, which is the current one. `automatic`: flash on the CPU; on CUDA in bf16 and on
 // Hopper flash4, else cuDNN, and flash for the masks that these lack (of packed documents the short ones);
-// memory-efficient attention in fp32, and for heads wider than kMostFlashWidth. A kernel that the device or dtype does not have is a ConfigError that names
-// those it has; nothing falls back in silence. `lengths`: of the samples that come (long_documents.h).
+// memory-efficient attention in fp32, and for heads wider than kMostFlashWidth; tiles for capped scores. A kernel
+// that the device, the dtype or the scores do not have is a ConfigError that names those it has; nothing falls back
+// in silence. `lengths`: of the samples that come (long_documents.h).
 std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at::Device device,
                                                      at::ScalarType dtype,
-                                                     SampleLengths lengths = SampleLengths::few);
+                                                     SampleLengths lengths = SampleLengths::few,
+                                                     Scores scores = Scores::plain);
 
 }  // namespace trireme

@@ -17,8 +17,15 @@ bool is_half_precision(at::ScalarType dtype) {
   return dtype == at::kHalf || dtype == at::kBFloat16;
 }
 
-Kernel cpu_flash(at::ScalarType dtype, SampleLengths /*lengths*/) {
-  return std::make_unique<CpuFlashAttention>(dtype);
+// What a kernel is made for.
+struct Wanted {
+  at::ScalarType dtype;
+  SampleLengths lengths;
+  Scores scores;
+};
+
+Kernel cpu_flash(const Wanted& wanted) {
+  return std::make_unique<CpuFlashAttention>(wanted.dtype);
 }
 
 void demand_cuda() {
@@ -45,33 +52,40 @@ void demand_16_bits(AttentionKernel kernel, at::ScalarType dtype) {
 }
 
 template <AttentionKernel kernel, auto make_kernel>
-Kernel cuda_in_16_bits(at::ScalarType dtype, SampleLengths lengths) {
-  demand_16_bits(kernel, dtype);
-  return cuda_calls(make_kernel(lengths));
+Kernel cuda_in_16_bits(const Wanted& wanted) {
+  demand_16_bits(kernel, wanted.dtype);
+  return cuda_calls(make_kernel(wanted.lengths));
 }
 
-Kernel flash4(at::ScalarType dtype, SampleLengths /*lengths*/) {
-  if (dtype != at::kBFloat16)
-    throw ConfigError(
-        cat("attention kernel 'flash4': got ", dtype, ", expected bf16; use --bf16, or --attention auto"));
+Kernel flash4(const Wanted& wanted) {
+  if (wanted.dtype != at::kBFloat16)
+    throw ConfigError(cat("attention kernel 'flash4': got ", wanted.dtype,
+                          ", expected bf16; use --bf16, or --attention auto"));
   return cuda_calls(make_flash4_kernel(make_flash4_runner()));
 }
 
 // Whole samples by libtorch's calls of cuDNN; documents, windows and parts of a ring by graphs of our own.
-Kernel cudnn_packed(at::ScalarType dtype, SampleLengths lengths) {
-  demand_16_bits(AttentionKernel::cudnn_packed, dtype);
+Kernel cudnn_packed(const Wanted& wanted) {
+  demand_16_bits(AttentionKernel::cudnn_packed, wanted.dtype);
   demand_cuda();
-  return cuda_calls(make_cudnn_kernel({.lengths = lengths, .least_pair_values = kNeverAlone}),
+  return cuda_calls(make_cudnn_kernel({.lengths = wanted.lengths, .least_pair_values = kNeverAlone}),
                     make_cudnn_packed_kernel(make_cudnn_graph_runner()));
 }
 
-Kernel automatic_on_cpu(at::ScalarType dtype, SampleLengths lengths) {
-  if (dtype == at::kFloat || is_half_precision(dtype)) return cpu_flash(dtype, lengths);
-  return std::make_unique<ReferenceAttention>(cat("flash on the CPU has no ", dtype));
+Kernel automatic_on_cpu(const Wanted& wanted) {
+  if (wanted.dtype == at::kFloat || is_half_precision(wanted.dtype)) return cpu_flash(wanted);
+  return std::make_unique<ReferenceAttention>(cat("flash on the CPU has no ", wanted.dtype));
 }
 
-Kernel automatic_on_cuda(at::ScalarType dtype, SampleLengths lengths) {
-  if (dtype == at::kFloat) return cuda_calls(make_cuda_efficient_kernel(), make_reference_call_kernel());
+Kernel tiles(const Wanted& wanted) {
+  if (wanted.dtype != at::kFloat) demand_16_bits(AttentionKernel::tiles, wanted.dtype);
+  return cuda_calls(make_cuda_tiles_kernel());
+}
+
+Kernel automatic_on_cuda(const Wanted& wanted) {
+  const auto& [dtype, lengths, scores] = wanted;
+  if (scores == Scores::capped && (dtype == at::kFloat || is_half_precision(dtype))) return tiles(wanted);
+  if (dtype == at::kFloat) return cuda_calls(make_cuda_efficient_kernel(), make_cuda_tiles_kernel());
   if (dtype == at::kBFloat16 && flash4_lacks().empty())
     return cuda_calls(make_flash4_kernel(make_flash4_runner()), make_cudnn_kernel({.lengths = lengths}),
                       make_cuda_flash_kernel(), make_cuda_wide_heads_kernel());
@@ -84,7 +98,7 @@ Kernel automatic_on_cuda(at::ScalarType dtype, SampleLengths lengths) {
 struct KernelOfDevice {
   AttentionKernel kernel;
   std::optional<at::DeviceType> device;  // none: any
-  Kernel (*make)(at::ScalarType dtype, SampleLengths lengths);
+  Kernel (*make)(const Wanted& wanted);
 };
 const KernelOfDevice kKernels[] = {
     {AttentionKernel::automatic, at::kCPU, automatic_on_cpu},
@@ -98,10 +112,9 @@ const KernelOfDevice kKernels[] = {
      cuda_in_16_bits<AttentionKernel::cudnn,
                      [](SampleLengths lengths) { return make_cudnn_kernel({.lengths = lengths}); }>},
     {AttentionKernel::cudnn_packed, at::kCUDA, cudnn_packed},
+    {AttentionKernel::tiles, at::kCUDA, tiles},
     {AttentionKernel::reference, std::nullopt,
-     [](at::ScalarType /*dtype*/, SampleLengths /*lengths*/) -> Kernel {
-       return std::make_unique<ReferenceAttention>();
-     }},
+     [](const Wanted& /*wanted*/) -> Kernel { return std::make_unique<ReferenceAttention>(); }},
 };
 
 }  // namespace
@@ -111,17 +124,19 @@ bool is_by_reference(const std::string& attention_name) {
 }
 
 std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at::Device device,
-                                                     at::ScalarType dtype, SampleLengths lengths) {
+                                                     at::ScalarType dtype, SampleLengths lengths,
+                                                     Scores scores) {
   if (!at::isFloatingType(dtype))
     throw ConfigError(cat("attention: got dtype ", dtype, ", expected a floating type"));
   std::string others;
   for (const KernelOfDevice& known : kKernels) {
     if (known.device && *known.device != device.type()) continue;
-    if (known.kernel == kernel) return known.make(dtype, lengths);
+    if (scores == Scores::capped && device.is_cuda() && !caps_scores(known.kernel)) continue;
+    if (known.kernel == kernel) return known.make({dtype, lengths, scores});
     others += cat(others.empty() ? "'" : ", '", name_of(known.kernel), "'");
   }
-  throw ConfigError(
-      cat("attention kernel '", name_of(kernel), "': got device ", device, ", which has ", others));
+  throw ConfigError(cat("attention kernel '", name_of(kernel), "': got device ", device, ", which has ",
+                        others, scores == Scores::capped ? " for a model whose scores are capped" : ""));
 }
 
 }  // namespace trireme

@@ -1,9 +1,11 @@
 // For each batch entry, key/value head and tile of T query rows, over the G query heads of that key/value
 // head:
 //
-//   forward    s_GTK = scale q k', masked;  lse_GT = logsumexp(s);  o_GTD = exp(s - lse) v
+//   forward    s_GTK = scale q k', capped, masked;  lse_GT = logsumexp(s);  o_GTD = exp(s - lse) v
 //   backward   p = exp(s - lse);  ds = p (do v' - rowsum(do o));  dq = scale ds k, dk += scale ds' q, dv +=
 //                                                                 p' do
+//
+// With a cap ds is multiplied by 1 - (s / cap)^2, the slope of cap tanh(s / cap).
 //
 // K runs over only those keys that some row of the tile sees.
 #include "trireme/kernels/reference_attention.h"
@@ -75,10 +77,16 @@ at::Tensor head_keys(const at::Tensor& x_SKD, const HeadRun& run, const RowTile&
   return x_SKD.slice(0, tile.key, tile.key + tile.keys).select(1, run.kv_head).to(compute);
 }
 
-// scale q k' with minus infinity where a query does not see a key: [G, T, K].
-at::Tensor masked_scores(const at::Tensor& q_GTD, const at::Tensor& k_KD, const RowTile& tile, double scale) {
-  return at::matmul(q_GTD * scale, k_KD.t())
-      .masked_fill_(tile.hidden, -std::numeric_limits<double>::infinity());
+// scale q k', capped: [G, T, K].
+at::Tensor scores_of(const at::Tensor& q_GTD, const at::Tensor& k_KD, const AttentionSpec& spec) {
+  at::Tensor scores = at::matmul(q_GTD * spec.scale, k_KD.t());
+  if (spec.cap > 0) scores.div_(spec.cap).tanh_().mul_(spec.cap);
+  return scores;
+}
+
+// Minus infinity where a query does not see a key.
+at::Tensor masked(const at::Tensor& scores_GTK, const RowTile& tile) {
+  return scores_GTK.masked_fill(tile.hidden, -std::numeric_limits<double>::infinity());
 }
 
 // exp(s - lse); a query that sees nothing has no probabilities.
@@ -110,8 +118,8 @@ AttentionOutput ReferenceAttention::forward(const at::Tensor& q, const at::Tenso
       if (tile.keys == 0) continue;
       for (const HeadRun& run : runs) {
         if (run.begin == run.end) continue;
-        const at::Tensor scores = masked_scores(head_rows(q[b], run, tile, compute),
-                                                head_keys(k[b], run, tile, compute), tile, spec.scale);
+        const at::Tensor scores = masked(
+            scores_of(head_rows(q[b], run, tile, compute), head_keys(k[b], run, tile, compute), spec), tile);
         const at::Tensor lse_GT1 = scores.logsumexp(2, true);
         const at::Tensor o_GTD =
             at::matmul(probabilities(scores, lse_GT1, tile), head_keys(v[b], run, tile, compute));
@@ -142,13 +150,14 @@ AttentionGradients ReferenceAttention::backward(const at::Tensor& d_o, const at:
         const at::Tensor q_GTD = head_rows(q[b], run, tile, compute);
         const at::Tensor do_GTD = head_rows(d_o[b], run, tile, compute);
         const at::Tensor k_KD = head_keys(k[b], run, tile, compute);
-        const at::Tensor scores = masked_scores(q_GTD, k_KD, tile, spec.scale);
+        const at::Tensor scores = scores_of(q_GTD, k_KD, spec);
         const at::Tensor lse_GT1 =
             saved.lse[b].slice(0, run.begin, run.end).slice(1, row, row + tile.rows).unsqueeze(2);
-        const at::Tensor p_GTK = probabilities(scores, lse_GT1, tile);
+        const at::Tensor p_GTK = probabilities(masked(scores, tile), lse_GT1, tile);
         const at::Tensor delta_GT1 = (do_GTD * head_rows(saved.o[b], run, tile, compute)).sum(2, true);
         const at::Tensor dp_GTK = at::matmul(do_GTD, head_keys(v[b], run, tile, compute).t());
-        const at::Tensor ds_GTK = p_GTK * (dp_GTK - delta_GT1) * spec.scale;
+        at::Tensor ds_GTK = p_GTK * (dp_GTK - delta_GT1) * spec.scale;
+        if (spec.cap > 0) ds_GTK.mul_(1 - scores.div(spec.cap).square_());
         gradients.dq[b]
             .slice(0, row, row + tile.rows)
             .slice(1, run.begin, run.end)

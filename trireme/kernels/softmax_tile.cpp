@@ -24,6 +24,7 @@ using Words = uint32_t __attribute__((vector_size(4 * kLanes)));
 using Shorts = uint16_t __attribute__((vector_size(2 * kLanes)));
 
 constexpr int64_t kColumns = 64;
+constexpr float kLog2OfE = 1.44269504088896341f;
 const float kMinusInfinity = -__builtin_inff();
 
 inline Floats load(const float* from) {
@@ -80,6 +81,17 @@ inline Floats exp2_of(Floats x) {
 #endif
 }
 
+// tanh(x), right to 3e-7 of it: by exp(2 x), and where that would cancel by its series.
+inline Floats tanh_of(Floats x) {
+  constexpr float kLargest = 10, kSmall = 0.25F;  // beyond the first it is 1 in fp32
+  x = x > kLargest ? fill(kLargest) : x;
+  x = x < -kLargest ? fill(-kLargest) : x;
+  const Floats square = x * x;
+  const Floats series = x * (((square * (-17.0f / 315) + 2.0f / 15) * square - 1.0f / 3) * square + 1.0f);
+  const Floats whole = 1.0f - 2.0f / (exp2_of<Kept::fp32>(x * (2 * kLog2OfE)) + 1.0f);
+  return square < kSmall * kSmall ? series : whole;
+}
+
 // GCC would take a narrowing of words apart, or permute those of two registers.
 #if defined(__AVX512BF16__)
 inline Shorts to_bf16(const Floats& from) {
@@ -122,6 +134,14 @@ inline float total(const Floats& x) {
   return part[0];
 }
 
+// scale s -> cap tanh(scale s / cap)
+inline void cap_scores(const SoftmaxTile& tile, int64_t r) {
+  float* row = tile.scores + r * tile.row_stride;
+  const float inner = tile.rule.scale / tile.rule.cap;
+  for (int64_t j = 0; j < tile.columns; j += kLanes)
+    store(tanh_of(load(row + j) * inner) * tile.rule.cap, row + j);
+}
+
 // Of a row's scores that its query sees; the others become minus infinity.
 inline float largest_score(const SoftmaxTile& tile, int64_t r) {
   float* row = tile.scores + r * tile.row_stride;
@@ -156,16 +176,19 @@ inline float exponentials(const float* row, int64_t columns, float log2_scale, f
 }
 
 inline void softmax(const SoftmaxTile& tile) {
+  const bool capped = tile.rule.cap > 0;
+  const float log2_scale = kLog2OfE * (capped ? 1.0f : tile.rule.scale);
   for (int64_t r = 0; r < tile.rows; ++r) {
-    const float before = tile.row_max[r], found = largest_score(tile, r) * tile.log2_scale;
+    if (capped) cap_scores(tile, r);
+    const float before = tile.row_max[r], found = largest_score(tile, r) * log2_scale;
     const float now = found > before ? found : before;
     // Until a row has met a key that it sees, its maximum is minus infinity, which must not meet itself
     // below.
     const float reference = now == kMinusInfinity ? 0.0f : now;
     float* row = tile.scores + r * tile.row_stride;
     const float sum = tile.bf16_out == nullptr
-                          ? exponentials<Kept::fp32>(row, tile.columns, tile.log2_scale, reference, row)
-                          : exponentials<Kept::bf16>(row, tile.columns, tile.log2_scale, reference,
+                          ? exponentials<Kept::fp32>(row, tile.columns, log2_scale, reference, row)
+                          : exponentials<Kept::bf16>(row, tile.columns, log2_scale, reference,
                                                      tile.bf16_out + r * tile.row_stride);
     const float shrink = exp2_of<Kept::fp32>(fill(before - reference))[0];
     tile.rescale[r] = shrink;
@@ -178,11 +201,18 @@ inline void softmax(const SoftmaxTile& tile) {
 struct GradientLanes {
   Floats p, ds;
 };
-template <Kept kept>
+template <Kept kept, bool capped>
 inline GradientLanes gradient_lanes(const GradientTile& tile, int64_t r, int64_t j) {
+  const auto [scale, cap] = tile.rule;
   const Floats s = load(tile.scores + r * kColumns + j), dp = load(tile.gradients + r * kColumns + j);
-  const Floats p = exp2_of<kept>(s * tile.log2_scale - load(tile.lse2 + j));
-  return {p, p * tile.scale * (dp - load(tile.delta + j))};
+  if constexpr (capped) {
+    const Floats t = tanh_of(s * (scale / cap));
+    const Floats p = exp2_of<kept>(t * (cap * kLog2OfE) - load(tile.lse2 + j));
+    return {p, p * scale * (dp - load(tile.delta + j)) * (1.0f - t * t)};
+  } else {
+    const Floats p = exp2_of<kept>(s * (scale * kLog2OfE) - load(tile.lse2 + j));
+    return {p, p * scale * (dp - load(tile.delta + j))};
+  }
 }
 
 // Zeros the queries that do not see the key of row r, `stride` elements apart.
@@ -192,10 +222,11 @@ inline void clear_unseen(const GradientTile& tile, int64_t r, Out* row, int64_t 
   for (int64_t j = tile.end[r]; j < kColumns; ++j) row[j * stride] = 0;
 }
 
+template <bool capped>
 inline void gradient_in_fp32(GradientTile tile) {
   for (int64_t r = 0; r < tile.rows; ++r) {
     for (int64_t j = 0; j < kColumns; j += kLanes) {
-      const auto [p, ds] = gradient_lanes<Kept::fp32>(tile, r, j);
+      const auto [p, ds] = gradient_lanes<Kept::fp32, capped>(tile, r, j);
       store(p, tile.scores + r * kColumns + j);
       store(ds, tile.gradients + r * kColumns + j);
     }
@@ -205,13 +236,14 @@ inline void gradient_in_fp32(GradientTile tile) {
   }
 }
 
+template <bool capped>
 inline void gradient_in_bf16(GradientTile tile) {
   for (int64_t r = 0; r < tile.rows; r += 2) {  // rows are a multiple of 64
     uint16_t* pairs = tile.bf16_pairs + r * kColumns;
     for (int64_t j = 0; j < kColumns; j += kLanes) {
       Words words[2];
       for (int64_t i = 0; i < 2; ++i) {
-        const auto [p, ds] = gradient_lanes<Kept::bf16>(tile, r + i, j);
+        const auto [p, ds] = gradient_lanes<Kept::bf16, capped>(tile, r + i, j);
         const Shorts narrow = to_bf16(ds);
         store_as(p, tile.bf16_scores + (r + i) * kColumns + j);
         memcpy(tile.bf16_gradients + (r + i) * kColumns + j, &narrow, sizeof(narrow));
@@ -230,7 +262,10 @@ inline void gradient_in_bf16(GradientTile tile) {
 }
 
 inline void gradient(const GradientTile& tile) {
-  tile.bf16_scores == nullptr ? gradient_in_fp32(tile) : gradient_in_bf16(tile);
+  if (tile.bf16_scores == nullptr)
+    tile.rule.cap > 0 ? gradient_in_fp32<true>(tile) : gradient_in_fp32<false>(tile);
+  else
+    tile.rule.cap > 0 ? gradient_in_bf16<true>(tile) : gradient_in_bf16<false>(tile);
 }
 
 inline void scale_rows(float* rows, int64_t count, int64_t columns, int64_t row_stride,

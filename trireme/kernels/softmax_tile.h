@@ -6,6 +6,8 @@
 //              (Milakov and Gimelshein, arXiv 1805.02867)
 //   backward   p' = exp2(c s' - lse2);  ds' = scale p' (dp' - delta)    on transposed tiles: rows are keys
 //
+// With a cap, cap tanh(scale s / cap) stands for scale s, and ds' has the factor 1 - tanh^2.
+//
 // What is rounded to bf16 has exponentials with a relative error of 3e-6, else of fp32's rounding.
 // Compiled for each x86-64 level, and for AVX-512 with bf16's rounding in an instruction. No torch here.
 #pragma once
@@ -16,6 +18,12 @@
 
 namespace trireme {
 
+// What a product of q and k becomes.
+struct ScoreRule {
+  float scale;    // above 0
+  float cap = 0;  // 0: none
+};
+
 // Rows of scores, each with the columns [begin, end) that its query sees. Widths are multiples of 64.
 struct SoftmaxTile {
   float* scores;       // [rows, row_stride]: scores in, probabilities out
@@ -25,10 +33,10 @@ struct SoftmaxTile {
   int64_t row_stride;
   const int32_t* begin;  // of each row; null: every column is seen
   const int32_t* end;
-  float log2_scale;  // above 0
-  float* row_max;    // running, in units of log2; minus infinity at first
-  float* row_sum;    // running
-  float* rescale;    // out: factor by which what was summed before shrinks
+  ScoreRule rule;
+  float* row_max;  // running, in units of log2; minus infinity at first
+  float* row_sum;  // running
+  float* rescale;  // out: factor by which what was summed before shrinks
 };
 
 // Rows are keys, the 64 columns are queries.
@@ -41,8 +49,7 @@ struct GradientTile {
   int64_t rows;
   const int32_t* begin;  // of each row; null: every query sees every key
   const int32_t* end;
-  float log2_scale;
-  float scale;
+  ScoreRule rule;
   const float* lse2;   // [64] log-sum-exp in units of log2; plus infinity for a query that does not exist
   const float* delta;  // [64] rowsum(do * o)
 };

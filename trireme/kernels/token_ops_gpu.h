@@ -6,6 +6,7 @@
 
 #include "trireme/kernels/copy_all.h"
 #include "trireme/kernels/delta_recurrence_kernel.h"
+#include "trireme/kernels/score_tile.h"
 #include "trireme/kernels/token_ops.h"
 
 namespace trireme::gpu {
@@ -40,5 +41,12 @@ bool delta_forwards(const at::Tensor& state_NDD, const DeltaRecurrenceKernel& re
                     DeltaOutputs outputs, float* rows_nNRD, float* updates_nNCD);
 bool delta_backwards(const at::Tensor& d_state_NDD, const DeltaRecurrenceKernel& recurrence,
                      const float* d_updates_nNCD, float* d_both_nNCD);
+
+// score_tile.h, on CUDA.
+bool softmax_tile(const ScoreTile& tile, const at::Tensor& scores_NRT, const at::Tensor& p_NRT,
+                  const RunningSoftmax_NR1& running);
+bool gradient_tile(const ScoreTile& tile, const at::Tensor& scores_NRT, const at::Tensor& dp_NRT,
+                   const at::Tensor& p_NRT, const at::Tensor& ds_NRT, const at::Tensor& lse_NR1,
+                   const at::Tensor& delta_NR1);
 
 }  // namespace trireme::gpu

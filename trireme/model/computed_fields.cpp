@@ -70,6 +70,7 @@ Json computed_fields(const ModelConfig& config) {
   if (config.rope.kind != RopeKind::proportional && config.rope.turning_share < 1)
     fields["partial_rotary_factor"] = config.rope.turning_share;
   if (config.logit_cap > 0) fields["final_logit_softcapping"] = config.logit_cap;
+  if (config.score_cap > 0) fields["attn_logit_softcapping"] = config.score_cap;
   for (const auto& [name, size] : config.sizes()) fields[name] = size;
   fields[config.family->norm_eps_key] = config.norm_eps;
   if (config.query_pre_attn_scalar) fields["query_pre_attn_scalar"] = *config.query_pre_attn_scalar;

@@ -16,6 +16,7 @@ using AttentionBias = DecoderKind::AttentionBias;
 using Windows = DecoderKind::Windows;
 
 constexpr int64_t kWidestHead = 65536;
+constexpr const char* kLogitCap = "final_logit_softcapping";
 
 void check_activation(const ConfigKeys& keys, const DecoderKind& kind) {
   const char* const kTanh = "gelu_pytorch_tanh";
@@ -26,7 +27,7 @@ void check_activation(const ConfigKeys& keys, const DecoderKind& kind) {
   }
   // Gemma's first files say gelu and mean the form with tanh, as transformers takes it.
   const std::string act = keys.text("hidden_act", kTanh);
-  if (!kind.gemma3 && !kind.gemma4 && act != kTanh && act != "gelu")
+  if (!kind.gemma2 && !kind.gemma3 && !kind.gemma4 && act != kTanh && act != "gelu")
     keys.refuse("hidden_act", "only gelu_pytorch_tanh is supported");
   if (keys.text("hidden_activation", kTanh) != kTanh)
     keys.refuse("hidden_activation", "only gelu_pytorch_tanh is supported");
@@ -42,15 +43,17 @@ void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
   keys.refuse_unless_absent({"no_rope_layers", "mrope_section", "vision_config", "audio_config"},
                             "models of this kind are not supported");
   keys.refuse_unless_absent(
-      {"attn_logit_softcapping", "logit_scale", "embedding_multiplier", "residual_multiplier",
-       "attention_multiplier", "logits_scaling", "scale_emb", "scale_depth", "attention_sinks", "clip_qkv"},
+      {"logit_scale", "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling",
+       "scale_emb", "scale_depth", "attention_sinks", "clip_qkv"},
       "it changes the model's arithmetic and is not supported");
-  if (!kind.gemma4)
-    keys.refuse_unless_absent({"per_layer_config", "final_logit_softcapping"},
-                              "it changes the model's arithmetic and is not supported in this family");
+  const char* const kNotInThisFamily =
+      "it changes the model's arithmetic and is not supported in this family";
+  if (!kind.gemma2) keys.refuse_unless_absent({"attn_logit_softcapping"}, kNotInThisFamily);
+  if (!kind.gemma2 && !kind.gemma4) keys.refuse_unless_absent({kLogitCap}, kNotInThisFamily);
+  if (!kind.gemma4) keys.refuse_unless_absent({"per_layer_config"}, kNotInThisFamily);
   keys.refuse_unless_absent({"mtp_layer_types", "num_nextn_predict_layers"},
                             "multi-token prediction is not supported");
-  if (!kind.gemma3)
+  if (!kind.gemma2 && !kind.gemma3)
     keys.refuse_unless_absent({"query_pre_attn_scalar"},
                               "it changes the model's arithmetic and is not supported");
   check_activation(keys, kind);
@@ -169,7 +172,10 @@ std::vector<int64_t> layer_windows(const ConfigKeys& keys, const DecoderKind& ki
                 "this family needs a width, which transformers asks for even where no layer slides");
 
   std::vector<int64_t> windows(static_cast<size_t>(layers), 0);
-  const int64_t pattern = !patterned ? 1 : kind.gemma4 ? 6 : keys.size("sliding_window_pattern", 6);
+  const int64_t pattern = !patterned    ? 1
+                          : kind.gemma2 ? 2
+                          : kind.gemma4 ? 6
+                                        : keys.size("sliding_window_pattern", 6);
   const int64_t first_sliding = chosen ? keys.integer("max_window_layers", 28) : 0;
   for (int64_t layer = 0; layer < layers; ++layer)
     if (window && layer >= first_sliding && !(patterned && (layer + 1) % pattern == 0))
@@ -225,11 +231,19 @@ void set_layer_ropes(const LayerRopes& ropes, ModelConfig& config) {
   config.window_rope = ropes.sliding;
 }
 
-void read_gemma3(const ConfigKeys& keys, ModelConfig& config) {
+// Of Gemma 2 and 3.
+void read_post_norms(const ConfigKeys& keys, ModelConfig& config) {
   config.post_norms = true;
   config.query_pre_attn_scalar = keys.number("query_pre_attn_scalar", 256);
   if (!(*config.query_pre_attn_scalar > 0)) keys.refuse("query_pre_attn_scalar", "expected more than 0");
-  set_layer_ropes(parse_layer_ropes(keys, config), config);
+}
+
+// null: none.
+double cap_of(const ConfigKeys& keys, const char* key, double where_silent) {
+  if (keys.json().contains(key) && !keys.has(key)) return 0;
+  const double cap = keys.number(key, where_silent);
+  if (!(cap >= 0) || (cap == 0 && keys.has(key))) keys.refuse(key, "expected more than 0, or null");
+  return cap;
 }
 
 // Of layers with full attention, as published files say it. `heads`: as far as they are those of the others.
@@ -334,10 +348,7 @@ void read_gemma4(const ConfigKeys& keys, ModelConfig& config) {
                 cat("num_attention_heads ", full.query, " is not a multiple of ", full.key_value,
                     " key/value heads"));
   config.full_heads = full;
-  if (keys.has("final_logit_softcapping")) {
-    config.logit_cap = keys.number("final_logit_softcapping", 0);
-    if (!(config.logit_cap > 0)) keys.refuse("final_logit_softcapping", "expected more than 0, or null");
-  }
+  config.logit_cap = cap_of(keys, kLogitCap, 0);
   config.raw = keys.json();
   if (!is_filled(config.raw, "rope_parameters")) config.raw["rope_parameters"] = gemma4_rope_parameters();
   set_layer_ropes(parse_said_layer_ropes(ConfigKeys(config.raw, keys.origin()), config), config);
@@ -422,8 +433,13 @@ ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind
     config.layer_window = layer_windows(keys, kind, config.num_hidden_layers);
   config.norms_add_one = kind.norms_add_one;
   if (kind.gemma) set_gemma(config, /*norms_add_one=*/!kind.gemma4);
+  if (kind.gemma2 || kind.gemma3) read_post_norms(keys, config);
+  if (kind.gemma2) {
+    config.score_cap = cap_of(keys, "attn_logit_softcapping", 50);
+    config.logit_cap = cap_of(keys, kLogitCap, 30);
+  }
   if (kind.gemma3)
-    read_gemma3(keys, config);
+    set_layer_ropes(parse_layer_ropes(keys, config), config);
   else if (kind.gemma4)
     read_gemma4(keys, config);
   else

@@ -61,6 +61,7 @@ struct DecoderKind {
   bool norms_add_one = false;
   bool gemma = false;           // GeGLU, norms that add one (not Gemma 4's), a scaled embedding
   bool scales_queries = false;  // RopeConfig::query_scaling (Ministral 3)
+  bool gemma2 = false;          // norms after each part, query_pre_attn_scalar, capped scores and logits
   bool gemma3 = false;  // norms after each part, another rope where layers slide, query_pre_attn_scalar
   // Norms after each part, another rope and other heads where layers do not slide, normed values, capped logits.
   bool gemma4 = false;

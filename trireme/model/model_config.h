@@ -116,14 +116,15 @@ struct ModelConfig {
   bool layers_have_scales =
       false;                     // what a layer gives is multiplied by a number that is not trained (Gemma 4)
   GluGate gate = GluGate::silu;  // of a gated MLP
-  double logit_cap = 0;          // logits are cap tanh(logits / cap); 0: as they are (Gemma 4)
+  double logit_cap = 0;          // logits are cap tanh(logits / cap); 0: as they are (Gemma 2 and 4)
+  double score_cap = 0;          // the same of attention's scores (Gemma 2)
   std::vector<int64_t> layer_window;  // one a layer; 0: full attention
   // Fields that ask training to drop activations, with their rates above 0. Nothing here does: evaluation
   // drops none, and training refuses (train_options.h).
   std::map<std::string, double> dropout;
   RopeConfig rope;
   std::optional<RopeConfig> window_rope;        // of layers with a window, where they have another (Gemma 3)
-  std::optional<double> query_pre_attn_scalar;  // stands for head_dim in softmax_scale (Gemma 3)
+  std::optional<double> query_pre_attn_scalar;  // stands for head_dim in softmax_scale (Gemma 2 and 3)
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> eos_token_id;  // the first one when the file lists several
   std::optional<int64_t> pad_token_id;

@@ -7,6 +7,7 @@
 #include "trireme/forecast/memory_timeline.h"
 #include "trireme/forecast/store_bytes.h"
 #include "trireme/kernels/delta_rule_bytes.h"
+#include "trireme/kernels/score_tile_sizes.h"
 #include "trireme/kernels/token_tiles.h"
 #include "trireme/plan/kind_work.h"
 #include "trireme/plan/layer_products.h"
@@ -176,7 +177,18 @@ class Counter {
     const double pairs =
         kind_->pairs * static_cast<double>(in_.batch * kind_->rank_heads) / static_cast<double>(in_.ring);
     const auto width = static_cast<double>(kind_->heads.width);
+    if (in_.score_tiles) return attend_by_tiles(kind, flops_a_pair_and_value * width * pairs, pairs);
     add(kind, document / in_.ring, width, flops_a_pair_and_value * width * pairs);
+  }
+  // Products of matrices, between which each pair's score is written and read, and what becomes of it, in fp32
+  // or in 16 bits (kernels/score_tile_kernel.h). An estimate: no profile measures it.
+  void attend_by_tiles(WorkKind kind, double flops, double pairs) {
+    const bool forward = kind == WorkKind::attention_forward, wide = in_.storage_bytes == kFloat_bytes;
+    add(WorkKind::matmul, static_cast<double>(kind_->heads.width), static_cast<double>(kScoreTile_keys),
+        flops);
+    const double score_bytes = forward ? (wide ? 16 : 12) : (wide ? 36 : 26);
+    const double copy_bytes = wide ? 8 : 4;  // of a value, there and back (token_operation_bytes.h)
+    add(WorkKind::copy, pairs, 0, score_bytes / copy_bytes * pairs);
   }
 
   void project() {
