@@ -73,7 +73,7 @@ void measure(const Options& options, int64_t tokens, int threads, at::ScalarType
   const auto draw = [&](int64_t count) { return at::randn({1, tokens, count, width}).to(dtype); };
   const at::Tensor q = draw(heads), k = draw(kv_heads), v = draw(kv_heads), d_o = draw(heads);
   AttentionSpec spec;
-  spec.scale = 1 / std::sqrt(static_cast<double>(width));
+  spec.scores.scale = 1 / std::sqrt(static_cast<double>(width));
   spec.keys = causal_keys(tokens, options.number("window"));
   for (int64_t head = 0; head < heads; ++head)
     spec.kv_of_query.push_back(static_cast<int>(head * kv_heads / heads));
@@ -85,7 +85,7 @@ void measure(const Options& options, int64_t tokens, int threads, at::ScalarType
   };
   const at::Tensor q_BHSD = q.transpose(1, 2), do_BHSD = d_o.transpose(1, 2);
   const auto theirs = at::_scaled_dot_product_flash_attention_for_cpu(q_BHSD, repeated(k), repeated(v), 0.0,
-                                                                      true, {}, spec.scale);
+                                                                      true, {}, spec.scores.scale);
   const at::Tensor k_repeated = repeated(k), v_repeated = repeated(v);
 
   const at::Tensor a = at::randn({1024, 1024}).to(dtype), b = at::randn({1024, 1024}).to(dtype);
@@ -94,13 +94,13 @@ void measure(const Options& options, int64_t tokens, int threads, at::ScalarType
       [&] { ours->forward(q, k, v, spec); },
       [&] {
         at::_scaled_dot_product_flash_attention_for_cpu(q_BHSD, repeated(k), repeated(v), 0.0, true, {},
-                                                        spec.scale);
+                                                        spec.scores.scale);
       },
       [&] { ours->backward(d_o, q, k, v, out, spec); },
       [&] {
         const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
             do_BHSD, q_BHSD, k_repeated, v_repeated, std::get<0>(theirs), std::get<1>(theirs), 0.0, true, {},
-            spec.scale);
+            spec.scores.scale);
         const auto folded = [&](const at::Tensor& x) {
           return x.reshape({1, kv_heads, heads / kv_heads, tokens, width}).sum(2);
         };

@@ -106,7 +106,7 @@ class MegatronLayer : public MeasuredLayer {
     const int rank = group_.rank();
     const int64_t query = heads.query.at(static_cast<size_t>(rank)).size();
     const int64_t key_value = heads.key_value.at(static_cast<size_t>(rank)).size();
-    spec_.scale = 1 / std::sqrt(static_cast<double>(options.head_dim));
+    spec_.scores.scale = 1 / std::sqrt(static_cast<double>(options.head_dim));
     spec_.keys = causal_keys(options.tokens);
     spec_.kv_of_query = heads.kv_of_query(rank);
     Noise noise(options, rank);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 #include <torch/library.h>
 
 #include "trireme/attention/attention_sinks.h"
@@ -94,6 +95,8 @@ std::tuple<at::Tensor, at::Tensor> ulysses_forward(
     const std::string& group, int64_t ring, at::IntArrayRef lengths,
     const std::vector<at::Tensor>& cu_seqlens, int64_t window, bool causal, double scale, double softcap) {
   const at::NoGradGuard no_grad;
+  // Attention by tiles multiplies fp32 by ATen's operators, which autocast would round.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   return with_errors_of_python([&] {
     Call call(q, k.size(2), sinks, group, ring, lengths, cu_seqlens, window, causal, {scale, softcap});
     ShardedOutput output =
@@ -108,6 +111,8 @@ std::tuple<at::Tensor, at::Tensor> ulysses_backward(
     const std::string& group, int64_t ring, at::IntArrayRef lengths,
     const std::vector<at::Tensor>& cu_seqlens, int64_t window, bool causal, double scale, double softcap) {
   const at::NoGradGuard no_grad;
+  // Attention by tiles multiplies fp32 by ATen's operators, which autocast would round.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   return with_errors_of_python([&] {
     Call call(q, k.size(2), sinks, group, ring, lengths, cu_seqlens, window, causal, {scale, softcap});
     at::Tensor qkv = call.attention->exchange_qkv(at::cat({q, k, v}, 2), call.mask);

@@ -109,8 +109,8 @@ def _check(
         )
     if window is not None and window < 1:
         raise ConfigError(f"window: got {window}, expected 1 or more tokens, or None")
-    if softcap is not None and not 0 < softcap < float("inf"):
-        raise ConfigError(f"softcap: got {softcap}, expected a number above 0, or None")
+    if softcap is not None and not 0 < softcap <= 10_000:
+        raise ConfigError(f"softcap: got {softcap}, expected more than 0, at most 10000, or None")
     if sinks is not None and (
         sinks.shape != q.shape[2:3] or sinks.dtype not in (q.dtype, torch.float32) or sinks.device != q.device
     ):

@@ -165,7 +165,7 @@ void expect_documents_to_be_as_alone(int64_t batch) {
   const at::Tensor k = at::randn({batch, tokens, 1, kWidth}, generator, at::kFloat).to(at::kBFloat16);
   const at::Tensor v = at::randn({batch, tokens, 1, kWidth}, generator, at::kFloat).to(at::kBFloat16);
   AttentionSpec spec;
-  spec.scale = 1 / std::sqrt(static_cast<double>(kWidth));
+  spec.scores.scale = 1 / std::sqrt(static_cast<double>(kWidth));
   spec.keys = visible_keys({}, documents, tokens, {{0, tokens}}, {{0, tokens}});
   spec.kv_of_query.assign(kHeads, 0);
 
@@ -187,10 +187,10 @@ void expect_documents_to_be_as_alone(int64_t batch) {
         return x.narrow(0, sample, 1).narrow(1, begin, end - begin);
       };
       const SeenKeys seen = trireme_test::seen_keys({}, 1, end - begin);
-      const auto truth = trireme_test::attention_oracle(own(q), own(k), own(v), own(d_o), spec.scale, seen,
-                                                        spec.kv_of_query);
-      const auto plain = trireme_test::plain_low_precision(own(q), own(k), own(v), own(d_o), spec.scale, seen,
-                                                           spec.kv_of_query);
+      const auto truth = trireme_test::attention_oracle(own(q), own(k), own(v), own(d_o), spec.scores.scale,
+                                                        seen, spec.kv_of_query);
+      const auto plain = trireme_test::plain_low_precision(own(q), own(k), own(v), own(d_o),
+                                                           spec.scores.scale, seen, spec.kv_of_query);
       const at::Tensor lse = out.lse.narrow(0, sample, 1).narrow(2, begin, end - begin);
       expect_law({own(out.o), lse}, {own(got.dq), own(got.dk), own(got.dv)}, truth, plain);
     }
@@ -217,7 +217,7 @@ TEST(LargeTensors, attention_over_key_rows_beyond_is_that_over_these_rows_alone)
   };
   const at::Tensor q = draw(), d_o = draw();
   AttentionSpec spec;
-  spec.scale = 1 / std::sqrt(static_cast<double>(kWidth));
+  spec.scores.scale = 1 / std::sqrt(static_cast<double>(kWidth));
   spec.keys = visible_keys({.window = window}, {}, tokens, {{tokens - queries, tokens}}, {{0, tokens}});
   spec.kv_of_query.resize(kHeads);
   std::iota(spec.kv_of_query.begin(), spec.kv_of_query.end(), 0);
@@ -230,10 +230,10 @@ TEST(LargeTensors, attention_over_key_rows_beyond_is_that_over_these_rows_alone)
   SeenKeys seen =
       trireme_test::seen_keys({.causal = true, .window = window, .document_of_token = {}}, 1, seen_tokens);
   seen[0] = seen[0].narrow(0, seen_tokens - queries, queries);
-  const auto truth =
-      trireme_test::attention_oracle(q, seen_rows(k), seen_rows(v), d_o, spec.scale, seen, spec.kv_of_query);
-  const auto plain = trireme_test::plain_low_precision(q, seen_rows(k), seen_rows(v), d_o, spec.scale, seen,
-                                                       spec.kv_of_query);
+  const auto truth = trireme_test::attention_oracle(q, seen_rows(k), seen_rows(v), d_o, spec.scores.scale,
+                                                    seen, spec.kv_of_query);
+  const auto plain = trireme_test::plain_low_precision(q, seen_rows(k), seen_rows(v), d_o, spec.scores.scale,
+                                                       seen, spec.kv_of_query);
   expect_law(out, {got.dq, seen_rows(got.dk), seen_rows(got.dv)}, truth, plain);
   for (const at::Tensor& gradient : {got.dk, got.dv})
     for (int64_t row = 0; row < tokens - seen_tokens; row += 4096) {

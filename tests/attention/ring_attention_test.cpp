@@ -134,7 +134,7 @@ TEST(RingAttention, one_rank_exchanges_nothing_and_is_the_kernel_itself) {
     const SequenceSpec spec{{.scale = 0.3}, {0, 0}, mask};
     const at::Tensor q = at::randn({1, 50, 2, 8}), k = at::randn({1, 50, 1, 8}), v = at::randn({1, 50, 1, 8});
     const AttentionOutput out = attention->forward(q, k, v, spec);
-    const AttentionOutput expected = local->forward(q, k, v, {0.3, causal_keys(50), {0, 0}});
+    const AttentionOutput expected = local->forward(q, k, v, {{0.3}, causal_keys(50), {0, 0}});
     EXPECT_TRUE(at::equal(out.o, expected.o) && at::equal(out.lse, expected.lse));
     attention->backward(q, q, k, v, out, spec);
     EXPECT_TRUE(ring.traffic().empty());

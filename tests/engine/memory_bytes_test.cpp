@@ -15,6 +15,7 @@
 #include "trireme/forecast/attention_snapshots.h"
 #include "trireme/forecast/memory_forecast.h"
 #include "trireme/forecast/memory_options.h"
+#include "trireme/forecast/sequence_ranks.h"
 #include "trireme/forecast/store_bytes.h"
 #include "trireme/kernels/long_documents.h"
 #include "trireme/kernels/tile_gemm.h"
@@ -357,18 +358,33 @@ TEST(MemoryFormulas, count_what_flash_attention_holds_on_a_gpu) {
   EXPECT_EQ(memory_forecast(inputs).peak[attention], without + dq_and_sums + dk_and_dv_of_query_heads);
 }
 
-// 4,096 rows of 4 heads over 2,048 keys a tile: 12 bytes a score would be 403 MB, so a tile has 2,688 rows.
+// 4,096 rows of 4 heads over 2,048 keys a tile: 1,024 rows at a time.
 TEST(MemoryFormulas, count_what_attention_by_tiles_holds) {
   ForecastInputs inputs = inputs_of(grouped_model(), 1);  // 4 query and 2 key/value heads of 64
   inputs.device_is_host = false;
   inputs.storage_bytes = inputs.tile_bytes = 2;
   inputs.fused_on_gpu = inputs.score_tiles = true;
   const AttentionSnapshots snapshots = attention_snapshots(inputs, 4, 2);
-  const int64_t scores = 4 * 2688 * 2048, block = 4 * 2688 * 64, o = 4096 * 4 * 64 * 2,
-                kv = 2 * 4096 * 2 * 64 * 2;
-  EXPECT_EQ(snapshots.forward.front().attention, o + 4096 * 4 * 4 + scores * 6 + block * (2 + 4));
+  const int64_t scores = 4 * 1024 * 2048, block = 4 * 1024 * 64, padded = 2 * 2048 * 64 * 2;
+  const int64_t o = 4096 * 4 * 64 * 2, kv = 2 * 4096 * 2 * 64 * 2,
+                forward = scores * 6 + block * (2 + 4) + padded;
+  EXPECT_EQ(snapshots.forward.front().attention, o + 4096 * 4 * 4 + forward);
   EXPECT_EQ(snapshots.backward.front().attention,
-            o + kv + scores * 12 + block * (2 + 2 + 4) + 2 * 4096 * 2 * 64 * 4);
+            o + kv + scores * 12 + block * (2 + 2 + 4) + 2 * padded + 2 * 4096 * 2 * 64 * 4);
+  // Each of two parts of a ring, and all keys where they are gathered, beside what a fused kernel would hold.
+  for (const bool gathers : {false, true}) {
+    ForecastInputs ring = with_sequence_ranks(inputs, 1, 2, 0);
+    ring.gathers_keys = gathers;
+    ForecastInputs fused = ring;
+    fused.score_tiles = false;
+    const auto most = [](const ForecastInputs& of) {
+      int64_t bytes = 0;
+      for (const AttentionSnapshot& snapshot : attention_snapshots(of, 4, 2).forward)
+        bytes = std::max(bytes, snapshot.attention);
+      return bytes;
+    };
+    EXPECT_EQ(most(ring), most(fused) + forward) << gathers;
+  }
 }
 
 // Results of a call of a long document, before they are copied to the sample's.

@@ -175,8 +175,10 @@ TEST(DeviceKernels, compute_capped_scores_by_tiles_on_cuda_and_nothing_else_ther
   EXPECT_FALSE(with(capped, reference).score_tiles);
   EXPECT_FALSE(with(capped, automatic, /*cuda=*/false).score_tiles);
   EXPECT_FALSE(with({}, automatic).score_tiles);
-  const ForecastInputs inputs = with(capped, automatic);
-  EXPECT_FALSE(inputs.flash4 || inputs.key_blocks || inputs.documents_alone || inputs.packed_graphs);
+  const ForecastInputs inputs = with(capped, automatic), plain = with({}, automatic);
+  EXPECT_TRUE(plain.flash4 && plain.key_blocks && plain.documents_alone);
+  EXPECT_FALSE(inputs.flash4 || inputs.key_blocks || inputs.documents_alone);
+  EXPECT_FALSE(with(capped, cudnn_packed).packed_graphs);
 }
 
 TEST(DeviceKernels, have_flash4_in_bf16_where_the_gpu_runs_it_and_it_is_not_ruled_out) {

@@ -72,13 +72,13 @@ Drawn draw_inputs(const DrawnMask& mask, const LawCase& c, uint64_t seed) {
           rows,
           keys,
           c.kv_heads,
-          {1 / std::sqrt(static_cast<double>(c.width)), mask.keys, c.kv_of_query, c.results, c.cap}};
+          {{1 / std::sqrt(static_cast<double>(c.width)), c.cap}, mask.keys, c.kv_of_query, c.results}};
 }
 
 OracleResult truth_of(const Drawn& drawn, const DrawnMask& mask) {
   const Inputs in = drawn.on(at::kCPU);
-  return attention_oracle(in.q, in.k, in.v, in.d_o, drawn.spec.scale, seen_by(*mask.keys, mask.batch),
-                          drawn.spec.kv_of_query, at::kDouble, drawn.spec.cap);
+  return attention_oracle(in.q, in.k, in.v, in.d_o, drawn.spec.scores.scale, seen_by(*mask.keys, mask.batch),
+                          drawn.spec.kv_of_query, at::kDouble, drawn.spec.scores.cap);
 }
 
 void expect_near(const char* name, const at::Tensor& got, const at::Tensor& truth, double tolerance) {

@@ -64,6 +64,16 @@ TEST_P(CudaAttention, by_tiles_equals_the_definition_with_and_without_a_cap) {
     if (seed % 4 < 2) trireme_test::expect_parts_to_sum_up(*tiles, mask, c, seed);
     if (HasFailure()) return;
   }
+  std::vector<std::unique_ptr<CallKernel>> kernels;
+  kernels.push_back(make_cuda_tiles_kernel(/*most_tile_bytes=*/1));
+  CallsAttention blocks_of_64_rows(std::move(kernels));
+  for (const int64_t tokens : {65, 129, 300}) {
+    LawCase c = on_cuda(1);
+    c.kv_of_query = {0, 1, 2};
+    c.kv_heads = 3;
+    c.cap = 2;
+    trireme_test::expect_definition(blocks_of_64_rows, whole(Causality::causal, tokens), c, 1);
+  }
   for (const int64_t width : {24, 256, 512}) {  // several tiles of keys
     LawCase c = on_cuda(0);
     c.width = width;
@@ -174,7 +184,7 @@ TEST_P(CudaAttention, flash4_counts_values_beyond_32_bits) {
   };
   const at::Tensor q = qkv.narrow(2, 0, kHeads), k = qkv.narrow(2, kHeads, kKvHeads), v = last(qkv, kKvHeads),
                    d_o = at::randn({1, kTokens, kHeads, 128}, options);
-  AttentionSpec spec{0.1, causal_keys(kTokens), {}, ResultDtype::of_input}, of_one = spec;
+  AttentionSpec spec{{0.1}, causal_keys(kTokens), {}, ResultDtype::of_input}, of_one = spec;
   for (int head = 0; head < kHeads; ++head) spec.kv_of_query.push_back(head / kGroup);
   of_one.kv_of_query = {0, 0, 0, 0};
   const auto flash4 = kernel(AttentionKernel::flash4), flash = kernel(AttentionKernel::flash);

@@ -87,7 +87,7 @@ TEST(CudaKernels, flash_takes_every_call_of_widths_that_it_has) {
                                              {1, 64, 64, 2, 1, width});
   };
   EXPECT_EQ(refusal(256), "");
-  EXPECT_THAT(refusal(264), HasSubstr("--attention reference"));
+  EXPECT_THAT(refusal(264), HasSubstr("--attention tiles"));
   EXPECT_THAT(refusal(12), HasSubstr("head width 12"));
 }
 
@@ -99,7 +99,7 @@ TEST(CudaKernels, what_the_efficient_kernel_lacks_in_fp32_tiles_have) {
   const auto efficient = make_cuda_efficient_kernel(), tiles = make_cuda_tiles_kernel();
   constexpr int64_t kMostRows = (int64_t{1} << 31) / 128 - 1;  // of one head, whose elements 32 bits count
   EXPECT_EQ(refusal(*efficient, *causal_keys(kMostRows), 32), "");
-  EXPECT_THAT(refusal(*efficient, *causal_keys(kMostRows + 1), 32), HasSubstr("--bf16"));
+  EXPECT_THAT(refusal(*efficient, *causal_keys(kMostRows + 1), 32), HasSubstr("--attention tiles"));
   EXPECT_THAT(refusal(*efficient, *causal_keys(64, 8), 1), HasSubstr("a window"));
   EXPECT_EQ(refusal(*tiles, *causal_keys(100'000, 8), 1), "");
 }

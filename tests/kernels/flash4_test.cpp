@@ -147,7 +147,7 @@ TEST_F(Flash4, a_wrong_diagonal_or_log_sum_exp_is_seen) {
   const at::Tensor q = at::randn({1, 40, 2, 64}).to(at::kBFloat16),
                    k = at::randn({1, 90, 1, 64}).to(at::kBFloat16);
   const AttentionSpec spec{
-      0.1, visible_keys({}, {}, 90, {{50, 90}}, {{0, 90}}), {0, 0}, ResultDtype::of_input};
+      {0.1}, visible_keys({}, {}, 90, {{50, 90}}, {{0, 90}}), {0, 0}, ResultDtype::of_input};
   const AttentionOutput right = alone()->forward(q, k, k, spec);
   const auto differs = [&](Flash4Fault fault) {
     const AttentionOutput wrong = alone(kBackwardCall_bytes, fault)->forward(q, k, k, spec);

@@ -95,7 +95,7 @@ TEST(LocalAttentionMasks, scores_of_minus_infinity_give_nan_and_not_zero) {
   for (const auto& kernel : cpu_kernels(at::kFloat)) {
     const at::Tensor q = at::full({1, 3, 1, 16}, -std::numeric_limits<float>::infinity()),
                      k = at::ones({1, 3, 1, 16});
-    const AttentionSpec spec{1.0, causal_keys(3), {0}};
+    const AttentionSpec spec{{1.0}, causal_keys(3), {0}};
     EXPECT_TRUE(kernel->forward(q, k, k, spec).o.isnan().all().item<bool>()) << kernel->name();
   }
 }
@@ -149,8 +149,8 @@ TEST(LocalAttentionMasks, a_part_of_queries_and_keys_equals_the_definition_of_th
           const at::Tensor d_o = in.d_o.index_select(1, part.query_tokens);
           const at::Tensor k = in.k.index_select(1, part.key_tokens),
                            v = in.v.index_select(1, part.key_tokens);
-          const OracleResult truth =
-              trireme_test::attention_oracle(q, k, v, d_o, part.spec.scale, seen, part.spec.kv_of_query);
+          const OracleResult truth = trireme_test::attention_oracle(q, k, v, d_o, part.spec.scores.scale,
+                                                                    seen, part.spec.kv_of_query);
           for (const auto& kernel : cpu_kernels(at::kFloat)) {
             SCOPED_TRACE(::testing::Message() << kernel->name() << ": " << c << ", ring_index " << queries
                                               << " of " << ring << " sees ring_index " << keys);

@@ -41,22 +41,22 @@ LocalInputs draw_inputs(const LocalCase& c, at::ScalarType dtype, uint64_t seed)
   LocalInputs in{
       draw(heads, c.spread), draw(c.kv_heads, c.spread), draw(c.kv_heads, 1), draw(heads, 1), {}, {}};
   const TokenSpans whole{{0, c.tokens}};
-  in.spec.scale = 1.0 / std::sqrt(static_cast<double>(c.width));
+  in.spec.scores.scale = 1.0 / std::sqrt(static_cast<double>(c.width));
   in.spec.keys = trireme::visible_keys(c.mask(), documents_from(c.cu_seqlens), c.tokens, whole, whole);
   in.spec.kv_of_query = c.kv_of_query;
-  in.spec.cap = c.cap;
+  in.spec.scores.cap = c.cap;
   in.seen = seen_keys(oracle_mask(c.mask(), c.cu_seqlens), c.batch, c.tokens);
   return in;
 }
 
 OracleResult truth_of(const LocalInputs& in) {
-  return attention_oracle(in.q, in.k, in.v, in.d_o, in.spec.scale, in.seen, in.spec.kv_of_query, at::kDouble,
-                          in.spec.cap);
+  return attention_oracle(in.q, in.k, in.v, in.d_o, in.spec.scores.scale, in.seen, in.spec.kv_of_query,
+                          at::kDouble, in.spec.scores.cap);
 }
 
 OracleResult plain_of(const LocalInputs& in) {
-  return plain_low_precision(in.q, in.k, in.v, in.d_o, in.spec.scale, in.seen, in.spec.kv_of_query,
-                             in.spec.cap);
+  return plain_low_precision(in.q, in.k, in.v, in.d_o, in.spec.scores.scale, in.seen, in.spec.kv_of_query,
+                             in.spec.scores.cap);
 }
 
 LocalErrors errors_of(trireme::LocalAttention& kernel, const LocalInputs& in, const OracleResult& truth) {

@@ -165,6 +165,31 @@ TYPED_TEST(ScoreTileKernel, backward_is_its_derivative_and_zero_of_what_a_row_do
     }
 }
 
+TEST(ScoreTileKernelInFp32, gives_the_same_in_the_place_of_its_scores) {
+  constexpr int64_t kRows = 3, kKeys = 40;
+  const ScoreTile tile{kRows,  kRows, kKeys,          {.keys = 37, .has_end = true, .end = 20},
+                       kScale, 2,     GpuNumber::fp32};
+  const std::vector<float> scores = normal_values<float>(kRows * kKeys, 1, 4),
+                           d_p = normal_values<float>(kRows * kKeys, 2);
+  std::vector<std::vector<float>> results;
+  for (const bool in_place : {false, true}) {
+    Gpu gpu;
+    const auto result = [&](const Array<float>& from) {
+      return in_place ? from : gpu.array<float>(kRows * kKeys);
+    };
+    const Array<float> given = gpu.array(scores), of_backward = gpu.array(scores), gradients = gpu.array(d_p),
+                       max = gpu.array(std::vector<float>(kRows, -INFINITY)),
+                       sum = gpu.array(std::vector<float>(kRows, kNoKeysYet)),
+                       rescale = gpu.array<float>(kRows), p = result(given), p_again = result(of_backward),
+                       d_s = result(gradients);
+    launch_softmax_tile(tile, given.data(), p.data(), {max.data(), sum.data(), rescale.data()}, nullptr);
+    launch_gradient_tile(tile, of_backward.data(), gradients.data(), p_again.data(), d_s.data(), max.data(),
+                         sum.data(), nullptr);
+    for (const Array<float>& array : {p, p_again, d_s}) results.push_back(array.values());
+  }
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(results[i], results[3 + i]) << i;
+}
+
 TYPED_TEST(ScoreTileKernel, a_score_that_is_no_number_makes_its_row_so_and_no_other) {
   using X = TypeParam;
   constexpr int64_t kRows = 2, kKeys = 16;

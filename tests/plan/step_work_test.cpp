@@ -389,19 +389,22 @@ TrafficSeconds between_two(PlannedStep step, TrafficKind kind, bool is_gpu, doub
   hardware.within_machine = {0, bytes_per_second};
   return traffic_of(step_time(step, hardware), kind);
 }
-// Its products, and 16 + 36 bytes a score in fp32, of which a copied value has 8; 12 + 26 in 16 bits, of 4.
+// Its products, and 16 + 36 bytes a score in fp32, of which a copied value has 8; 12 + 26 in 16 bits, of 4. Blocks of
+// 1,024 rows are cut by the diagonal, and where a layer slides by the window's other end.
 TEST(StepWork, attention_by_tiles_is_products_and_the_bytes_of_its_scores) {
-  for (const int64_t bytes : {4, 2}) {
-    PlannedStep fused = small_step(4096, Recompute::none), tiles = fused;
-    fused.inputs.storage_bytes = tiles.inputs.storage_bytes = bytes;
-    tiles.inputs.score_tiles = true;
-    constexpr double kPairs = 8 * 4 * 4096.0 * 4096 / 2;
-    EXPECT_DOUBLE_EQ(products_of(tiles), products_of(fused) + 14 * 32 * kPairs);
-    EXPECT_DOUBLE_EQ(amount_of(tiles, WorkKind::copy),
-                     amount_of(fused, WorkKind::copy) + (bytes == 4 ? 52.0 / 8 : 38.0 / 4) * kPairs);
-    EXPECT_EQ(amount_of(tiles, WorkKind::attention_forward) + amount_of(tiles, WorkKind::attention_backward),
-              0);
-  }
+  for (const int64_t bytes : {4, 2})
+    for (const int sliding : {0, 2}) {
+      PlannedStep fused = small_step(4096, Recompute::none), tiles = fused;
+      fused.inputs.storage_bytes = tiles.inputs.storage_bytes = bytes;
+      tiles.inputs.score_tiles = true;
+      if (sliding > 0) tiles.inputs.model.layer_windows = {512, 0, 512, 0};
+      const double pairs = 8 * (4 * 4096.0 * 4096 / 2 + (4 + sliding) * 4096.0 * 512);
+      EXPECT_DOUBLE_EQ(products_of(tiles), products_of(fused) + 14 * 32 * pairs);
+      EXPECT_DOUBLE_EQ(amount_of(tiles, WorkKind::copy),
+                       amount_of(fused, WorkKind::copy) + (bytes == 4 ? 52.0 / 8 : 38.0 / 4) * pairs);
+      EXPECT_EQ(
+          amount_of(tiles, WorkKind::attention_forward) + amount_of(tiles, WorkKind::attention_backward), 0);
+    }
 }
 
 // Of either rank at 4096 tokens: 4 D + 10 D a pair, of half of the pairs of 8 heads in 4 layers.

@@ -48,7 +48,7 @@ struct SequenceSpec {
 
   // Of the local kernel, over the keys of one ring rank.
   AttentionSpec of_keys(int ring_index, ResultDtype results) const {
-    return {scores.scale, mask.keys.at(static_cast<size_t>(ring_index)), kv_of_query, results, scores.cap};
+    return {scores, mask.keys.at(static_cast<size_t>(ring_index)), kv_of_query, results};
   }
   // Over all keys, for a mask that has them in one. Throws InternalError for another.
   AttentionSpec of_all_keys(ResultDtype results) const;

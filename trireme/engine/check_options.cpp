@@ -145,17 +145,13 @@ void check_memory_budget(const EngineOptions& options) {
 }  // namespace
 
 void check_heads(const EngineOptions& options, const ModelConfig& config) {
+  if (config.score_cap > 0 && options.device.is_cuda()) check_caps_scores(options.attention);
   if (takes_whole_samples_alone(options.attention))
     for (size_t layer = 0; layer < config.layer_window.size(); ++layer)
       if (config.layer_window[layer] > 0)
         throw ConfigError(cat("--attention ", name_of(options.attention), ": layer ", layer,
                               " of the model has a window of ", config.layer_window[layer],
                               " tokens, which that kernel does not know; use --attention auto or flash"));
-  if (config.score_cap > 0 && options.device.is_cuda() && !caps_scores(options.attention))
-    throw ConfigError(
-        cat("--attention ", name_of(options.attention),
-            ": the model caps its scores (attn_logit_softcapping), which that kernel does not on "
-            "CUDA; use --attention auto"));
   const int64_t H = config.num_attention_heads;
   const bool in_16_bits_on_cuda = options.device.is_cuda() && options.precision != Precision::fp32;
   const bool by_name = options.attention == AttentionKernel::flash ||

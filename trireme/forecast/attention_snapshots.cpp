@@ -95,8 +95,9 @@ struct Buffers {
   // Of a sample or document at a time; in fp32 also where a layer slides.
   ScoreTileWorkspace of_score_tiles() const {
     const auto slides = [](int64_t window) { return window > 0; };
-    if (!inputs.score_tiles && !(inputs.storage_bytes == kFloat_bytes && inputs.token_kernels &&
-                                 std::ranges::any_of(inputs.model.layer_windows, slides)))
+    if (!inputs.fused_on_gpu ||
+        (!inputs.score_tiles && !(inputs.storage_bytes == kFloat_bytes && inputs.token_kernels &&
+                                  std::ranges::any_of(inputs.model.layer_windows, slides))))
       return {0, 0};
     return score_tile_workspace(heads, kv_heads, inputs.model.head_dim, inputs.ring_tokens, keys,
                                 inputs.storage_bytes);
@@ -118,8 +119,8 @@ struct Buffers {
   int64_t of_a_backward_call(int64_t bytes) const {
     return backward_in_calls() ? bytes * backward_call_heads / heads : bytes;
   }
-  // Wide heads have no calls of several documents, of which one may be nearly as long as the sample.
-  bool each_document_alone() const { return wide && inputs.packed; }
+  // Memory-efficient attention has no calls of several documents, of which one may be nearly as long as the sample.
+  bool each_document_alone() const { return efficient && inputs.packed; }
   // q, k and v of a call, where 32 bits do not count their rows' elements.
   int64_t wide_call_copies() const {
     if (!wide) return 0;
@@ -173,10 +174,12 @@ struct Buffers {
   std::vector<AttentionSnapshot> forward() const {
     if (inputs.ring == 1) return {{o + lse + gpu_forward_workspace(), 0}};
     // Causal calls of fewer rows than keys are not cuDNN's; full ones are.
-    const int64_t parts = inputs.model.causal_tokens == 0 ? key_block_parts() : 0;
+    const int64_t parts =
+        (inputs.model.causal_tokens == 0 ? key_block_parts() : 0) + of_score_tiles().forward_bytes;
     if (inputs.gathers_keys) return {{0, kv + 2 * all_kv}, {o + lse + parts, all_kv}};
     // Of a GPU's kernel, before they are widened.
-    const int64_t narrow_results = inputs.fused_on_gpu ? o + lse + key_block_parts() : 0;
+    const int64_t narrow_results =
+        inputs.fused_on_gpu ? o + lse + key_block_parts() + of_score_tiles().forward_bytes : 0;
     return {{o32 + lse + narrow_results, 2 * kv},
             {2 * (o32 + lse) + narrow_results, ring_blocks},
             // The sum, a block's results, and what the merge makes of the two log-sum-exps.

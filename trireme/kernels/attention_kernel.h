@@ -2,6 +2,7 @@
 #pragma once
 
 #include "trireme/base/enum_names.h"
+#include "trireme/base/error.h"
 
 namespace trireme {
 
@@ -23,10 +24,14 @@ constexpr bool takes_whole_samples_alone(AttentionKernel kernel) {
   return kernel == AttentionKernel::flash4 || kernel == AttentionKernel::cudnn;
 }
 
-// Those that cap scores on CUDA; on the CPU all do.
-constexpr bool caps_scores(AttentionKernel kernel) {
-  return kernel == AttentionKernel::automatic || kernel == AttentionKernel::tiles ||
-         kernel == AttentionKernel::reference;
+// Throws ConfigError: a kernel that caps no scores, of a model whose scores are capped, on CUDA. On the CPU all do.
+inline void check_caps_scores(AttentionKernel kernel) {
+  using enum AttentionKernel;
+  if (kernel != automatic && kernel != tiles && kernel != reference)
+    throw ConfigError(
+        cat("--attention ", name_of(kernel),
+            ": the model caps its scores (attn_logit_softcapping), which that kernel does not do on "
+            "CUDA; use --attention auto"));
 }
 
 }  // namespace trireme

@@ -40,7 +40,7 @@ std::string CpuFlashAttention::name() const {
 void CpuFlashAttention::check_call(const at::Tensor& q, const AttentionSpec& spec) const {
   TRIREME_ASSERT(q.scalar_type() == dtype_ && q.device().is_cpu(), "this kernel is for ", dtype_,
                  " on the CPU, got ", q.scalar_type(), " on ", q.device());
-  TRIREME_ASSERT(spec.scale > 0, "attention's scale is ", spec.scale, ", expected one above 0");
+  TRIREME_ASSERT(spec.scores.scale > 0, "attention's scale is ", spec.scores.scale, ", expected one above 0");
   TRIREME_ASSERT(spec.keys->sparse.block_tokens % kPanel == 0, "sparse blocks of ",
                  spec.keys->sparse.block_tokens, " tokens, expected a multiple of ", kPanel);
 }

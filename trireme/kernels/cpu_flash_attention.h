@@ -94,7 +94,7 @@ void with_elements_of(const at::Tensor& result, const Body& body) {
 }
 
 inline ScoreRule score_rule(const AttentionSpec& spec) {
-  return {static_cast<float>(spec.scale), static_cast<float>(spec.cap)};
+  return {static_cast<float>(spec.scores.scale), static_cast<float>(spec.scores.cap)};
 }
 
 // Threads that a loop started here can use.

@@ -137,7 +137,7 @@ HeadsOfCall heads_of_dense_backward(const MaskCall& call, const AttentionSizes& 
 }
 
 KernelMask CallKernel::mask_of(const MaskCall& call, at::Device device) const {
-  KernelMask mask{1, call.band, {}, {}, call.longest_q, call.longest_k, nullptr};
+  KernelMask mask{{}, call.band, {}, {}, call.longest_q, call.longest_k, nullptr};
   if (call.dense()) return mask;
   mask.cu_q = at::tensor(call.cu_q, at::kInt).to(device);
   mask.cu_k = at::tensor(call.cu_k, at::kInt).to(device);
@@ -185,7 +185,7 @@ const CallsAttention::Plan& CallsAttention::plan_of(const AttentionSpec& spec, c
   std::erase_if(plans_, [](const Plan& plan) { return plan.keys.expired(); });
   const auto known = std::find_if(plans_.begin(), plans_.end(), [&](const Plan& plan) {
     return plan.keys.lock() == spec.keys && plan.sizes == sizes && plan.device == device &&
-           plan.capped == (spec.cap > 0);
+           plan.capped == (spec.scores.cap > 0);
   });
   if (known != plans_.end()) return *known;
   plans_.push_back(make_plan(spec, sizes, device));
@@ -198,7 +198,7 @@ CallsAttention::Plan CallsAttention::make_plan(const AttentionSpec& spec, const 
     throw ConfigError(cat("attention kernel '", name(),
                           "': got block-sparse attention, which kernels on CUDA do ",
                           "not know; use --attention reference, or --attention flash on the CPU"));
-  Plan plan{spec.keys, sizes, device, spec.cap > 0, {}, 0};
+  Plan plan{spec.keys, sizes, device, spec.scores.cap > 0, {}, 0};
   if (sizes.empty()) return plan;
   int64_t most_segments = kMostSegments;
   for (const auto& kernel : of_width(sizes.width))
@@ -241,8 +241,7 @@ AttentionOutput CallsAttention::forward(const at::Tensor& q_in, const at::Tensor
   for (const PlannedCall& planned : plan.calls) {
     const MaskCall& call = planned.call;
     KernelMask mask = planned.mask;
-    mask.scale = spec.scale;
-    mask.cap = spec.cap;
+    mask.scores = spec.scores;
     for (const EvenRun& heads : even_runs(spec, sizes.kv_heads, planned.forward)) {
       const CallViews views(call, heads);
       const AttentionOutput of_call =
@@ -280,8 +279,7 @@ AttentionGradients CallsAttention::backward(const at::Tensor& d_o, const at::Ten
   for (const PlannedCall& planned : plan.calls) {
     const MaskCall& call = planned.call;
     KernelMask mask = planned.mask;
-    mask.scale = spec.scale;
-    mask.cap = spec.cap;
+    mask.scores = spec.scores;
     for (const EvenRun& heads : even_runs(spec, sizes.kv_heads, planned.backward)) {
       const CallViews views(call, heads);
       const AttentionGradients of_call =

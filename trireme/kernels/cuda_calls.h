@@ -10,8 +10,8 @@
 // no keys for it. Where calls share keys, dk and dv are summed, of more than two in fp32. Plain libtorch: its
 // arithmetic is tested where there is no GPU, with a kernel that is emulated.
 //
-// Backward with the o and lse of more keys than these needs nothing more: all kernels compute p = exp(scale
-// q.k - lse) from the lse that they are given and delta = rowsum(do o) from o (FlashAttention-2:
+// Backward with the o and lse of more keys than these needs nothing more: all kernels compute p = exp(score -
+// lse) from the lse that they are given and delta = rowsum(do o) from o (FlashAttention-2:
 // compute_dot_do_o, then exp2 of scores less lse, in flash_bwd_kernel.h; FlashAttention-4:
 // flash_bwd_preprocess.py and flash_bwd_sm90.py; cuDNN's backward graph has o and the
 // statistics as inputs), and ds = p (do v' - delta) of one key asks for no other key. With the o and lse of
@@ -35,14 +35,13 @@ class SegmentTable;  // segment_table.h
 
 // What a kernel is told beside its tensors.
 struct KernelMask {
-  double scale = 1;
+  ScoreForm scores;
   Band band;
   at::Tensor cu_q;  // int32 on the device, one more than segments; undefined: dense
   at::Tensor cu_k;
   int64_t longest_q = 0;
   int64_t longest_k = 0;
   std::shared_ptr<SegmentTable> table;  // of kernels that ask for it
-  double cap = 0;                       // of ScoreForm
   bool dense() const { return !cu_q.defined(); }
 };
 
@@ -109,7 +108,7 @@ class CallsAttention final : public LocalAttention {
  private:
   struct PlannedCall {
     MaskCall call;
-    KernelMask mask;  // scale is the caller's
+    KernelMask mask;  // scores are the caller's
     CallKernel* kernel = nullptr;
     HeadsOfCall forward, backward;
   };

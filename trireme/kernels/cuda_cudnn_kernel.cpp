@@ -74,7 +74,7 @@ class CudnnKernel final : public CallKernel {
           const auto result = at::_cudnn_attention_forward(
               q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), /*attn_bias=*/std::nullopt,
               std::nullopt, std::nullopt, q.size(1), k.size(1), /*compute_log_sumexp=*/true,
-              /*dropout_p=*/0.0, causal, /*return_debug_mask=*/false, mask.scale);
+              /*dropout_p=*/0.0, causal, /*return_debug_mask=*/false, mask.scores.scale);
           return {std::get<0>(result).transpose(1, 2), std::get<1>(result).squeeze(3)};
         });
   }
@@ -87,7 +87,7 @@ class CudnnKernel final : public CallKernel {
         d_o.contiguous().transpose(1, 2), q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
         saved.o.contiguous().transpose(1, 2), saved.lse.unsqueeze(3), seed, seed, none, none, none, q.size(1),
         k.size(1),
-        /*dropout_p=*/0.0, mask.band.causal(), mask.scale);
+        /*dropout_p=*/0.0, mask.band.causal(), mask.scores.scale);
     return {dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)};
   }
 

@@ -50,8 +50,7 @@ class CudaEfficientKernel final : public CallKernel {
   int64_t most_segments(const AttentionSizes& /*sizes*/) const override { return 1; }
 
   std::string refusal(const MaskCall& call, const AttentionSizes& sizes) const override {
-    const char* const kInstead =
-        fp32_ ? "; use --bf16, or --attention reference" : "; use more ranks, or --attention reference";
+    const char* const kInstead = "; use --attention tiles";
     const int64_t unit = fp32_ ? 4 : 8;  // 16 bytes
     if (sizes.width % unit != 0 || sizes.width > kMostWidth)
       return cat("got head width ", sizes.width, ", expected a multiple of ", unit, " up to ", kMostWidth,
@@ -76,7 +75,7 @@ class CudaEfficientKernel final : public CallKernel {
         countable(q), for_each_query_head(k, heads), for_each_query_head(v, heads), /*bias=*/std::nullopt,
         /*cu_seqlens_q=*/std::nullopt, /*cu_seqlens_k=*/std::nullopt, /*max_seqlen_q=*/std::nullopt,
         /*max_seqlen_k=*/std::nullopt, /*dropout_p=*/0.0, mask_type(mask.band),
-        /*compute_log_sumexp=*/true, mask.scale);
+        /*compute_log_sumexp=*/true, mask.scores.scale);
     return {std::get<0>(result), std::get<1>(result).slice(2, 0, q.size(1))};
   }
 
@@ -91,7 +90,7 @@ class CudaEfficientKernel final : public CallKernel {
         d_o.contiguous(), countable(q), for_each_query_head(k, heads), for_each_query_head(v, heads),
         /*bias=*/std::nullopt, saved.o.contiguous(), /*cu_seqlens_q=*/std::nullopt,
         /*cu_seqlens_k=*/std::nullopt, rows, k.size(1), lse, /*dropout_p=*/0.0, unused, unused,
-        mask_type(mask.band), /*bias_requires_grad=*/false, mask.scale);
+        mask_type(mask.band), /*bias_requires_grad=*/false, mask.scores.scale);
     return {std::get<0>(result), summed(std::get<1>(result), k.size(2)),
             summed(std::get<2>(result), k.size(2))};
   }

@@ -70,7 +70,7 @@ class CudaFlashKernel final : public CallKernel {
         at::_flash_attention_forward(q, k, v, if_defined(mask.cu_q), if_defined(mask.cu_k),
                                      std::max<int64_t>(2, mask.longest_q), mask.longest_k,
                                      /*dropout_p=*/0.0, mask.band.causal(), /*return_debug_mask=*/false,
-                                     mask.scale, mask.band.left, mask.band.right);
+                                     mask.scores.scale, mask.band.left, mask.band.right);
     return {std::get<0>(result), std::get<1>(result)};
   }
 
@@ -81,7 +81,8 @@ class CudaFlashKernel final : public CallKernel {
                      unused = at::empty({0}, q.options());
     const auto [dq, dk, dv] = at::_flash_attention_backward(
         d_o, q, k, v, saved.o, saved.lse, mask.cu_q, mask.cu_k, mask.longest_q, mask.longest_k,
-        /*dropout_p=*/0.0, mask.band.causal(), seed, unused, mask.scale, mask.band.left, mask.band.right);
+        /*dropout_p=*/0.0, mask.band.causal(), seed, unused, mask.scores.scale, mask.band.left,
+        mask.band.right);
     return {dq, dk, dv};
   }
 

@@ -48,6 +48,6 @@ std::unique_ptr<CallKernel> make_cuda_efficient_kernel();
 // The same in 16 bits, for heads wider than kMostFlashWidth.
 std::unique_ptr<CallKernel> make_cuda_wide_heads_kernel();
 // Products of matrices and kernels of our own between them, for what the others lack.
-std::unique_ptr<CallKernel> make_cuda_tiles_kernel(int64_t most_tile_bytes = kScoreTiles_bytes);
+std::unique_ptr<CallKernel> make_cuda_tiles_kernel(int64_t most_tile_bytes = kTilesAtOnce_bytes);
 
 }  // namespace trireme

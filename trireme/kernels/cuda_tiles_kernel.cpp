@@ -1,12 +1,12 @@
-// Attention by products of matrices, with tiles of scores in memory between them: of what no fused kernel of a GPU
-// knows. For one sample, a block of R query rows and up to kScoreTile_keys of the keys that some of them sees, all heads
-// at once:
+// Attention by products of matrices, with tiles of scores in memory between them. It serves what no fused kernel of a
+// GPU knows. For one sample, a block of R query rows and up to kScoreTile_keys of the keys that some of them see, all
+// heads at once:
 //
 //   forward    s_kRT = q_kRD k_kTD'                  p = softmax step;  o_kRD = rescale o + p v
 //   backward   s_kRT, dp_kRT = do v'                 p, ds;  dq += ds k,  dk += ds' q,  dv += p' do
 //
 // k key/value heads; R holds the rows of a head's query heads, one head after another. Products of 16-bit factors are
-// fp32. The keys of the last tile are padded to a multiple of 8, which p and ds are cut to.
+// fp32. The last tile's keys are padded to a multiple of 8; products with p and ds leave the padding out.
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -42,7 +42,7 @@ at::Tensor by_kv_heads(const at::Tensor& x_shD, int64_t kv_heads) {
   return x_shD.transpose(0, 1).reshape({kv_heads, heads / kv_heads * rows, x_shD.size(2)});
 }
 at::Tensor column_by_kv_heads(const at::Tensor& x_hs, int64_t kv_heads) {
-  return x_hs.reshape({kv_heads, x_hs.numel() / kv_heads, 1});
+  return x_hs.reshape({kv_heads, x_hs.numel() / kv_heads, 1}).contiguous();
 }
 // The other way round, [k, h / k s, D] -> [s, h, D].
 at::Tensor by_rows(const at::Tensor& x_kRD, int64_t rows) {
@@ -169,8 +169,8 @@ class CudaTilesKernel final : public CallKernel {
                   .rows_of_head = block.rows,
                   .row_keys = round_up(keys.end - keys.begin, kChunk),
                   .band = block.tile_band(keys),
-                  .scale = static_cast<float>(mask.scale),
-                  .cap = static_cast<float>(mask.cap),
+                  .scale = static_cast<float>(mask.scores.scale),
+                  .cap = static_cast<float>(mask.scores.cap),
                   .number = number},
         key);
     }
@@ -188,7 +188,7 @@ class CudaTilesKernel final : public CallKernel {
                                      column(0)};
     for_each_tile(q_kRD, block, mask, q_shD.size(1), [&](const ScoreTile& tile, int64_t key) {
       const at::Tensor scores = product(q_kRD, padded_keys(k_tkD, tile, key).mT());
-      const at::Tensor p_kRT = softmax_tile(tile, scores, q_shD.scalar_type(), running);
+      const at::Tensor p_kRT = score_tile_softmax(tile, scores, q_shD.scalar_type(), running);
       o_kRD.mul_(running.rescale);
       add_product(o_kRD, p_kRT.narrow(2, 0, tile.band.keys),
                   v_tkD.narrow(0, key, tile.band.keys).transpose(0, 1));
@@ -219,7 +219,7 @@ class CudaTilesKernel final : public CallKernel {
       };
       const at::Tensor scores = product(q_kRD, padded_keys(k_tkD, tile, key).mT());
       const at::Tensor dp = product(do_kRD, padded_keys(v_tkD, tile, key).mT());
-      const auto [p, ds] = gradient_tile(tile, scores, dp, q_shD.scalar_type(), lse_kR1, delta_kR1);
+      const auto [p, ds] = score_tile_gradients(tile, scores, dp, q_shD.scalar_type(), lse_kR1, delta_kR1);
       add_product(dq_kRD, real_keys(ds), k_tkD.narrow(0, key, tile.band.keys).transpose(0, 1));
       add_product(sum_of_keys(sums.dk_kTD), real_keys(ds).mT(), q_kRD);
       add_product(sum_of_keys(sums.dv_kTD), real_keys(p).mT(), do_kRD);

@@ -130,7 +130,7 @@ class CudnnPackedKernel final : public CallKernel {
             q.size(1),
             k.size(1),
             q.size(2),
-            mask.scale,
+            mask.scores.scale,
             mask.band,
             table.segments(),
             table.longest_q(),

@@ -45,7 +45,7 @@ class Flash4Kernel final : public CallKernel {
                           const KernelMask& mask) override {
     AttentionOutput out{at::empty(q.sizes(), q.options()),
                         at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat))};
-    runner_->forward({q, k, v, out.o, out.lse}, mask.scale, mask.band.causal());
+    runner_->forward({q, k, v, out.o, out.lse}, mask.scores.scale, mask.band.causal());
     return out;
   }
 
@@ -75,7 +75,7 @@ class Flash4Kernel final : public CallKernel {
                        .dv_sum = at::zeros(of_keys, fp32),
                        .delta = at::empty(of_rows, fp32),
                        .lse_log2 = at::empty(of_rows, fp32)},
-                      mask.scale, causal);
+                      mask.scores.scale, causal);
     return out;
   }
 

@@ -43,7 +43,7 @@ SmallResults results_of(CallKernel& kernel, const MaskCall& call, double scale, 
                         const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                         const AttentionOutput* saved) {
   KernelMask mask = kernel.mask_of(call, q.device());
-  mask.scale = scale;
+  mask.scores.scale = scale;
   SmallResults results;
   results.out = kernel.forward(q, k, v, mask);
   results.gradients = kernel.backward(d_o, q, k, v, saved != nullptr ? *saved : results.out, mask);

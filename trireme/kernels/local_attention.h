@@ -35,11 +35,10 @@ struct ScoreForm {
 };
 
 struct AttentionSpec {
-  double scale = 1;                         // of ScoreForm
+  ScoreForm scores;
   std::shared_ptr<const VisibleKeys> keys;  // of S query rows and T key rows
   std::vector<int> kv_of_query;             // size h, values in [0, k), not decreasing
   ResultDtype results = ResultDtype::of_input;
-  double cap = 0;
 };
 
 struct AttentionOutput {
@@ -85,7 +84,8 @@ enum class Scores { plain, capped };
 
 // The kernel for a device, which is the current one. `automatic`: flash on the CPU; on CUDA in bf16 and on
 // Hopper flash4, else cuDNN, and flash for the masks that these lack (of packed documents the short ones);
-// memory-efficient attention in fp32, and for heads wider than kMostFlashWidth; tiles for capped scores. A kernel
+// memory-efficient attention in fp32 (tiles for what it lacks, windows), and for heads wider than kMostFlashWidth;
+// tiles for capped scores. A kernel
 // that the device, the dtype or the scores do not have is a ConfigError that names those it has; nothing falls back
 // in silence. `lengths`: of the samples that come (long_documents.h).
 std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at::Device device,

@@ -78,7 +78,9 @@ Kernel automatic_on_cpu(const Wanted& wanted) {
 }
 
 Kernel tiles(const Wanted& wanted) {
-  if (wanted.dtype != at::kFloat) demand_16_bits(AttentionKernel::tiles, wanted.dtype);
+  if (wanted.dtype == at::kDouble)
+    throw ConfigError(
+        "attention kernel 'tiles': got fp64, expected fp32, bf16 or fp16; use --attention reference");
   return cuda_calls(make_cuda_tiles_kernel());
 }
 
@@ -128,15 +130,15 @@ std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at:
                                                      Scores scores) {
   if (!at::isFloatingType(dtype))
     throw ConfigError(cat("attention: got dtype ", dtype, ", expected a floating type"));
+  if (scores == Scores::capped && device.is_cuda()) check_caps_scores(kernel);
   std::string others;
   for (const KernelOfDevice& known : kKernels) {
     if (known.device && *known.device != device.type()) continue;
-    if (scores == Scores::capped && device.is_cuda() && !caps_scores(known.kernel)) continue;
     if (known.kernel == kernel) return known.make({dtype, lengths, scores});
     others += cat(others.empty() ? "'" : ", '", name_of(known.kernel), "'");
   }
-  throw ConfigError(cat("attention kernel '", name_of(kernel), "': got device ", device, ", which has ",
-                        others, scores == Scores::capped ? " for a model whose scores are capped" : ""));
+  throw ConfigError(
+      cat("attention kernel '", name_of(kernel), "': got device ", device, ", which has ", others));
 }
 
 }  // namespace trireme

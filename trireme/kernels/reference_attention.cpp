@@ -79,8 +79,8 @@ at::Tensor head_keys(const at::Tensor& x_SKD, const HeadRun& run, const RowTile&
 
 // scale q k', capped: [G, T, K].
 at::Tensor scores_of(const at::Tensor& q_GTD, const at::Tensor& k_KD, const AttentionSpec& spec) {
-  at::Tensor scores = at::matmul(q_GTD * spec.scale, k_KD.t());
-  if (spec.cap > 0) scores.div_(spec.cap).tanh_().mul_(spec.cap);
+  at::Tensor scores = at::matmul(q_GTD * spec.scores.scale, k_KD.t());
+  if (spec.scores.cap > 0) scores.div_(spec.scores.cap).tanh_().mul_(spec.scores.cap);
   return scores;
 }
 
@@ -156,8 +156,8 @@ AttentionGradients ReferenceAttention::backward(const at::Tensor& d_o, const at:
         const at::Tensor p_GTK = probabilities(masked(scores, tile), lse_GT1, tile);
         const at::Tensor delta_GT1 = (do_GTD * head_rows(saved.o[b], run, tile, compute)).sum(2, true);
         const at::Tensor dp_GTK = at::matmul(do_GTD, head_keys(v[b], run, tile, compute).t());
-        at::Tensor ds_GTK = p_GTK * (dp_GTK - delta_GT1) * spec.scale;
-        if (spec.cap > 0) ds_GTK.mul_(1 - scores.div(spec.cap).square_());
+        at::Tensor ds_GTK = p_GTK * (dp_GTK - delta_GT1) * spec.scores.scale;
+        if (spec.scores.cap > 0) ds_GTK.mul_(1 - scores.div(spec.scores.cap).square_());
         gradients.dq[b]
             .slice(0, row, row + tile.rows)
             .slice(1, run.begin, run.end)

@@ -2,12 +2,22 @@
 
 #include <limits>
 
+#include "trireme/base/error.h"
 #include "trireme/kernels/token_ops_gpu.h"
 
 namespace trireme {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// What the kernel takes, whoever computes.
+void demand_tile(const ScoreTile& tile, std::initializer_list<at::Tensor> all) {
+  for (const at::Tensor& x : all)
+    TRIREME_ASSERT(x.is_contiguous() && (x.size(2) == 1 || x.size(2) == tile.row_keys) &&
+                       x.size(0) * x.size(1) == tile.rows,
+                   "attention by tiles: a tile of ", tile.rows, " rows of ", tile.row_keys, " keys gets ",
+                   x.sizes(), " of strides ", x.strides());
+}
 
 // [R, T], true where a row does not see a key.
 at::Tensor hidden_keys(const ScoreTile& tile, int64_t rows, at::Device device) {
@@ -27,11 +37,12 @@ at::Tensor capped(const ScoreTile& tile, const at::Tensor& scores_NRT) {
 
 }  // namespace
 
-at::Tensor softmax_tile(const ScoreTile& tile, const at::Tensor& scores_NRT, at::ScalarType dtype,
-                        const RunningSoftmax_NR1& running) {
+at::Tensor score_tile_softmax(const ScoreTile& tile, const at::Tensor& scores_NRT, at::ScalarType dtype,
+                              const RunningSoftmax_NR1& running) {
+  demand_tile(tile, {scores_NRT, running.max, running.sum, running.rescale});
   if (scores_NRT.is_cuda()) {
     at::Tensor p_NRT = dtype == at::kFloat ? scores_NRT : at::empty_like(scores_NRT, dtype);
-    if (gpu::softmax_tile(tile, scores_NRT, p_NRT, running)) return p_NRT;
+    if (gpu::score_tile_softmax(tile, scores_NRT, p_NRT, running)) return p_NRT;
   }
   const at::Tensor hidden = hidden_keys(tile, scores_NRT.size(1), scores_NRT.device());
   const at::Tensor x = capped(tile, scores_NRT).masked_fill_(hidden, -kInfinity);
@@ -45,13 +56,16 @@ at::Tensor softmax_tile(const ScoreTile& tile, const at::Tensor& scores_NRT, at:
   return p_NRT.to(dtype);
 }
 
-TileGradients gradient_tile(const ScoreTile& tile, const at::Tensor& scores_NRT, const at::Tensor& dp_NRT,
-                            at::ScalarType dtype, const at::Tensor& lse_NR1, const at::Tensor& delta_NR1) {
+ScoreTileGradients score_tile_gradients(const ScoreTile& tile, const at::Tensor& scores_NRT,
+                                        const at::Tensor& dp_NRT, at::ScalarType dtype,
+                                        const at::Tensor& lse_NR1, const at::Tensor& delta_NR1) {
+  demand_tile(tile, {scores_NRT, dp_NRT, lse_NR1, delta_NR1});
   if (scores_NRT.is_cuda()) {
     const bool in_place = dtype == at::kFloat;
-    TileGradients gradients{in_place ? scores_NRT : at::empty_like(scores_NRT, dtype),
-                            in_place ? dp_NRT : at::empty_like(dp_NRT, dtype)};
-    if (gpu::gradient_tile(tile, scores_NRT, dp_NRT, gradients.p_NRT, gradients.ds_NRT, lse_NR1, delta_NR1))
+    ScoreTileGradients gradients{in_place ? scores_NRT : at::empty_like(scores_NRT, dtype),
+                                 in_place ? dp_NRT : at::empty_like(dp_NRT, dtype)};
+    if (gpu::score_tile_gradients(tile, scores_NRT, dp_NRT, gradients.p_NRT, gradients.ds_NRT, lse_NR1,
+                                  delta_NR1))
       return gradients;
   }
   const at::Tensor hidden = hidden_keys(tile, scores_NRT.size(1), scores_NRT.device());

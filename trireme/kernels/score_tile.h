@@ -18,13 +18,14 @@ struct RunningSoftmax_NR1 {
 };
 
 // Results are of `dtype`, which the tile's number is; fp32 ones may take the place of the scores. All contiguous.
-at::Tensor softmax_tile(const ScoreTile& tile, const at::Tensor& scores_NRT, at::ScalarType dtype,
-                        const RunningSoftmax_NR1& running);
+at::Tensor score_tile_softmax(const ScoreTile& tile, const at::Tensor& scores_NRT, at::ScalarType dtype,
+                              const RunningSoftmax_NR1& running);
 
-struct TileGradients {
+struct ScoreTileGradients {
   at::Tensor p_NRT, ds_NRT;
 };
-TileGradients gradient_tile(const ScoreTile& tile, const at::Tensor& scores_NRT, const at::Tensor& dp_NRT,
-                            at::ScalarType dtype, const at::Tensor& lse_NR1, const at::Tensor& delta_NR1);
+ScoreTileGradients score_tile_gradients(const ScoreTile& tile, const at::Tensor& scores_NRT,
+                                        const at::Tensor& dp_NRT, at::ScalarType dtype,
+                                        const at::Tensor& lse_NR1, const at::Tensor& delta_NR1);
 
 }  // namespace trireme

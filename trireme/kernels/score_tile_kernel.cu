@@ -29,7 +29,10 @@ struct CappedScores {
   __device__ float of(float s) const {
     return cap * hyperbolic_tangent<X>(s * (scale / cap));
   }
-  __device__ float slope(float x) const { return (cap - x) * (cap + x) * (scale / (cap * cap)); }
+  __device__ float slope(float x) const {
+    const float t = x * (1 / cap);
+    return scale * (1 - t) * (1 + t);
+  }
 };
 
 // A thread's keys of a row.

@@ -45,7 +45,7 @@ struct RunningRows {
 // 16 bytes. `stream`: a cudaStream_t of the current device. The caller asks cudaGetLastError.
 void launch_softmax_tile(const ScoreTile& tile, const float* scores, void* p, const RunningRows& running,
                          void* stream);
-// scores, d_p -> p, ds, each of which may lie where they do. lse and delta [rows]; a row whose lse is that of no key has
+// scores, d_p -> p, ds, each of which may lie where they do. lse and delta [rows]. A row that sees no key has
 // zeros.
 void launch_gradient_tile(const ScoreTile& tile, const float* scores, const float* d_p, void* p, void* d_s,
                           const float* lse, const float* delta, void* stream);

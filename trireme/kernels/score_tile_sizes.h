@@ -11,7 +11,7 @@
 namespace trireme {
 
 // Of the tiles that exist at once.
-inline constexpr int64_t kScoreTiles_bytes = int64_t{256} << 20;
+inline constexpr int64_t kTilesAtOnce_bytes = int64_t{256} << 20;
 
 struct ScoreTileSizes {
   int64_t rows;  // of each query head
@@ -20,10 +20,12 @@ struct ScoreTileSizes {
 
 // Of `heads` query heads together. Backward holds a tile's scores and their gradients, in fp32 and in 16 bits.
 constexpr ScoreTileSizes score_tile_sizes(int64_t heads, int64_t rows, int64_t keys,
-                                          int64_t most_bytes = kScoreTiles_bytes) {
-  constexpr int64_t kScore_bytes = 4 + 4 + 2 + 2, kRowsUnit = 64;
+                                          int64_t most_bytes = kTilesAtOnce_bytes) {
+  // More rows would compute ever more of what a window or the diagonal hides.
+  constexpr int64_t kScore_bytes = 4 + 4 + 2 + 2, kRowsUnit = 64, kMostRows = 1024;
   const int64_t of_keys = std::min(kScoreTile_keys, round_up(std::max<int64_t>(1, keys), kChunk));
-  const int64_t most = most_bytes / (kScore_bytes * std::max<int64_t>(1, heads) * of_keys);
+  const int64_t most =
+      std::min(kMostRows, most_bytes / (kScore_bytes * std::max<int64_t>(1, heads) * of_keys));
   return {std::min(std::max<int64_t>(1, rows), std::max(kRowsUnit, most / kRowsUnit * kRowsUnit)), of_keys};
 }
 
@@ -31,8 +33,8 @@ struct ScoreTileWorkspace {
   int64_t forward_bytes, backward_bytes;  // beside arguments and results
 };
 
-// Of a call of one sample at a time: its tiles, a block's rows of q, o and d(o), and in backward all keys' dk and dv in
-// fp32.
+// Of a call of one sample at a time: its tiles, padded keys and values of one, a block's rows of q, o and d(o), and in
+// backward all keys' dk and dv in fp32.
 constexpr ScoreTileWorkspace score_tile_workspace(int64_t heads, int64_t kv_heads, int64_t width,
                                                   int64_t rows, int64_t keys, int64_t element_bytes) {
   constexpr int64_t kFp32 = 4;
@@ -40,8 +42,9 @@ constexpr ScoreTileWorkspace score_tile_workspace(int64_t heads, int64_t kv_head
   const int64_t scores = heads * tile.rows * tile.keys, block = heads * tile.rows * width;
   const int64_t narrow =
       element_bytes < kFp32 ? element_bytes : 0;  // fp32 results take the place of their scores
-  return {scores * (kFp32 + narrow) + block * (element_bytes + kFp32),
-          2 * scores * (kFp32 + narrow) + block * (2 * element_bytes + kFp32) +
+  const int64_t padded = kv_heads * tile.keys * width * element_bytes;
+  return {scores * (kFp32 + narrow) + block * (element_bytes + kFp32) + padded,
+          2 * scores * (kFp32 + narrow) + block * (2 * element_bytes + kFp32) + 2 * padded +
               2 * keys * kv_heads * width * kFp32};
 }
 

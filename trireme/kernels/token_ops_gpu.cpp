@@ -4,7 +4,6 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include "trireme/base/error.h"
 #include "trireme/kernels/activation_kernel.h"
 #include "trireme/kernels/copies_kernel.h"
 #include "trireme/kernels/cross_entropy_kernel.h"
@@ -276,21 +275,8 @@ bool delta_backwards(const at::Tensor& d_state_NDD, const DeltaRecurrenceKernel&
   return true;
 }
 
-namespace {
-
-void demand_tile(const ScoreTile& tile, std::initializer_list<at::Tensor> all) {
-  for (const at::Tensor& x : all)
-    TRIREME_ASSERT(x.is_contiguous() && (x.size(2) == 1 || x.size(2) == tile.row_keys) &&
-                       x.size(0) * x.size(1) == tile.rows,
-                   "attention by tiles: a kernel of ", tile.rows, " rows of ", tile.row_keys, " keys gets ",
-                   x.sizes(), " of strides ", x.strides());
-}
-
-}  // namespace
-
-bool softmax_tile(const ScoreTile& tile, const at::Tensor& scores_NRT, const at::Tensor& p_NRT,
-                  const RunningSoftmax_NR1& running) {
-  demand_tile(tile, {scores_NRT, p_NRT, running.max, running.sum, running.rescale});
+bool score_tile_softmax(const ScoreTile& tile, const at::Tensor& scores_NRT, const at::Tensor& p_NRT,
+                        const RunningSoftmax_NR1& running) {
   on_stream(scores_NRT, [&](void* stream) {
     launch_softmax_tile(tile, scores_NRT.const_data_ptr<float>(), p_NRT.mutable_data_ptr(),
                         {running.max.mutable_data_ptr<float>(), running.sum.mutable_data_ptr<float>(),
@@ -300,10 +286,9 @@ bool softmax_tile(const ScoreTile& tile, const at::Tensor& scores_NRT, const at:
   return true;
 }
 
-bool gradient_tile(const ScoreTile& tile, const at::Tensor& scores_NRT, const at::Tensor& dp_NRT,
-                   const at::Tensor& p_NRT, const at::Tensor& ds_NRT, const at::Tensor& lse_NR1,
-                   const at::Tensor& delta_NR1) {
-  demand_tile(tile, {scores_NRT, dp_NRT, p_NRT, ds_NRT, lse_NR1, delta_NR1});
+bool score_tile_gradients(const ScoreTile& tile, const at::Tensor& scores_NRT, const at::Tensor& dp_NRT,
+                          const at::Tensor& p_NRT, const at::Tensor& ds_NRT, const at::Tensor& lse_NR1,
+                          const at::Tensor& delta_NR1) {
   on_stream(scores_NRT, [&](void* stream) {
     launch_gradient_tile(tile, scores_NRT.const_data_ptr<float>(), dp_NRT.const_data_ptr<float>(),
                          p_NRT.mutable_data_ptr(), ds_NRT.mutable_data_ptr(), lse_NR1.const_data_ptr<float>(),

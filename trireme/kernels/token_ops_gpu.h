@@ -43,10 +43,10 @@ bool delta_backwards(const at::Tensor& d_state_NDD, const DeltaRecurrenceKernel&
                      const float* d_updates_nNCD, float* d_both_nNCD);
 
 // score_tile.h, on CUDA.
-bool softmax_tile(const ScoreTile& tile, const at::Tensor& scores_NRT, const at::Tensor& p_NRT,
-                  const RunningSoftmax_NR1& running);
-bool gradient_tile(const ScoreTile& tile, const at::Tensor& scores_NRT, const at::Tensor& dp_NRT,
-                   const at::Tensor& p_NRT, const at::Tensor& ds_NRT, const at::Tensor& lse_NR1,
-                   const at::Tensor& delta_NR1);
+bool score_tile_softmax(const ScoreTile& tile, const at::Tensor& scores_NRT, const at::Tensor& p_NRT,
+                        const RunningSoftmax_NR1& running);
+bool score_tile_gradients(const ScoreTile& tile, const at::Tensor& scores_NRT, const at::Tensor& dp_NRT,
+                          const at::Tensor& p_NRT, const at::Tensor& ds_NRT, const at::Tensor& lse_NR1,
+                          const at::Tensor& delta_NR1);
 
 }  // namespace trireme::gpu

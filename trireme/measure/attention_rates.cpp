@@ -32,7 +32,7 @@ struct TimedAttention {
     k = qkv.narrow(2, heads.layer_query, heads.kv);
     v = qkv.narrow(2, heads.layer_query + heads.layer_kv, heads.kv);
     d_o = draw(heads.layer_query).narrow(2, 0, heads.query);
-    spec.scale = 1 / std::sqrt(static_cast<double>(width));
+    spec.scores.scale = 1 / std::sqrt(static_cast<double>(width));
     spec.keys = causal_keys(tokens);
     for (int64_t head = 0; head < heads.query; ++head)
       spec.kv_of_query.push_back(static_cast<int>(head * heads.kv / heads.query));

@@ -161,9 +161,10 @@ std::vector<int64_t> layer_windows(const ConfigKeys& keys, const DecoderKind& ki
       (by_use && keys.boolean("use_sliding_window", false)))
     window = keys.integer_or_null("sliding_window", kind.silent_window);
   if (kind.windows == Windows::none && keys.boolean("use_sliding_window", false))
-    keys.refuse("use_sliding_window",
-                cat("sliding windows of a ", kind.model_type,
-                    " are not built; mistral, mixtral, qwen2, qwen3 and gemma3_text have them"));
+    keys.refuse(
+        "use_sliding_window",
+        cat("sliding windows of a ", kind.model_type,
+            " are not built; mistral, mixtral, qwen2, qwen3, gemma2, gemma3_text and gemma4_text have them"));
   if (window && *window < 1)
     keys.refuse("sliding_window",
                 cat("expected at least 1 token", patterned ? "" : ", or null for full attention"));
@@ -238,11 +239,13 @@ void read_post_norms(const ConfigKeys& keys, ModelConfig& config) {
   if (!(*config.query_pre_attn_scalar > 0)) keys.refuse("query_pre_attn_scalar", "expected more than 0");
 }
 
-// null: none.
+// null: none. Of more than kMostCap nothing is capped, and 16 bits lose digits.
+constexpr double kMostCap = 1e4;
 double cap_of(const ConfigKeys& keys, const char* key, double where_silent) {
   if (keys.json().contains(key) && !keys.has(key)) return 0;
   const double cap = keys.number(key, where_silent);
-  if (!(cap >= 0) || (cap == 0 && keys.has(key))) keys.refuse(key, "expected more than 0, or null");
+  if (!(cap >= 0 && cap <= kMostCap) || (cap == 0 && keys.has(key)))
+    keys.refuse(key, "expected more than 0, at most 10,000, or null");
   return cap;
 }
 

@@ -74,11 +74,7 @@ void check_request(const PlanRequest& request, int devices, int64_t tokens) {
       (!request.hardware.flash4 || request.settings.precision != Precision::bf16))
     throw ConfigError(cat("--attention flash4: got ", name_of(request.settings.precision), " on ",
                           request.hardware.name, ", expected bf16 on a Hopper GPU; use --attention auto"));
-  if (request.model.caps_scores && request.hardware.is_gpu && !caps_scores(request.settings.attention))
-    throw ConfigError(
-        cat("--attention ", name_of(request.settings.attention),
-            ": the model caps its scores (attn_logit_softcapping), which that kernel does not on "
-            "CUDA; use --attention auto"));
+  if (request.model.caps_scores && request.hardware.is_gpu) check_caps_scores(request.settings.attention);
   check_machines(request, devices);
   check_degrees(request, devices);
   check_samples(request, devices, tokens);

@@ -177,15 +177,27 @@ class Counter {
     const double pairs =
         kind_->pairs * static_cast<double>(in_.batch * kind_->rank_heads) / static_cast<double>(in_.ring);
     const auto width = static_cast<double>(kind_->heads.width);
-    if (in_.score_tiles) return attend_by_tiles(kind, flops_a_pair_and_value * width * pairs, pairs);
+    if (in_.score_tiles)
+      return attend_by_tiles(kind, flops_a_pair_and_value * width, pairs + hidden_pairs_of_tiles(document));
     add(kind, document / in_.ring, width, flops_a_pair_and_value * width * pairs);
+  }
+  // Of all heads of a layer, on average: a block of rows is cut by the diagonal and by a window's other end, and half
+  // of the square there is hidden.
+  double hidden_pairs_of_tiles(double document) const {
+    const double rows = std::min(
+        document, static_cast<double>(score_tile_sizes(kind_->rank_heads, in_.ring_tokens, in_.tokens).rows));
+    const auto sliding = static_cast<double>(std::ranges::count_if(model_.layer_windows, [&](int64_t window) {
+      return window > 0 && static_cast<double>(window) < document;
+    }));
+    const double ends = 1 + sliding / static_cast<double>(model_.layers);
+    return rows / 2 * ends * static_cast<double>(in_.batch * in_.ring_tokens * kind_->rank_heads);
   }
   // Products of matrices, between which each pair's score is written and read, and what becomes of it, in fp32
   // or in 16 bits (kernels/score_tile_kernel.h). An estimate: no profile measures it.
-  void attend_by_tiles(WorkKind kind, double flops, double pairs) {
+  void attend_by_tiles(WorkKind kind, double flops_a_pair, double pairs) {
     const bool forward = kind == WorkKind::attention_forward, wide = in_.storage_bytes == kFloat_bytes;
     add(WorkKind::matmul, static_cast<double>(kind_->heads.width), static_cast<double>(kScoreTile_keys),
-        flops);
+        flops_a_pair * pairs);
     const double score_bytes = forward ? (wide ? 16 : 12) : (wide ? 36 : 26);
     const double copy_bytes = wide ? 8 : 4;  // of a value, there and back (token_operation_bytes.h)
     add(WorkKind::copy, pairs, 0, score_bytes / copy_bytes * pairs);
