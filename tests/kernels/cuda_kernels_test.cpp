@@ -87,7 +87,7 @@ TEST(CudaKernels, flash_takes_every_call_of_widths_that_it_has) {
                                              {1, 64, 64, 2, 1, width});
   };
   EXPECT_EQ(refusal(256), "");
-  EXPECT_THAT(refusal(264), HasSubstr("--attention tiles"));
+  EXPECT_THAT(refusal(264), HasSubstr("--attention reference"));
   EXPECT_THAT(refusal(12), HasSubstr("head width 12"));
 }
 
