@@ -120,7 +120,7 @@ struct Buffers {
     return backward_in_calls() ? bytes * backward_call_heads / heads : bytes;
   }
   // Memory-efficient attention has no calls of several documents, of which one may be nearly as long as the sample.
-  bool each_document_alone() const { return efficient && inputs.packed; }
+  bool each_document_alone() const { return inputs.fused_on_gpu && efficient && inputs.packed; }
   // q, k and v of a call, where 32 bits do not count their rows' elements.
   int64_t wide_call_copies() const {
     if (!wide) return 0;
