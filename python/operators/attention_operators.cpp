@@ -48,7 +48,7 @@ struct Call {
                   groups.ring.rank(),
                   {.causality = causal ? Causality::causal : Causality::full, .window = window},
                   given_documents(cu_seqlens),
-                  scores.cap > 0 ? Scores::capped : Scores::plain}),
+                  scores.kind()}),
         mask(borrowed.mask()),
         attention(make_sharded_attention(groups.ulysses, make_sequence(sinks_H), heads, scores,
                                          /*head_chunks=*/1)) {}
@@ -90,13 +90,17 @@ struct Call {
   }
 };
 
+// ATen's operators record no gradients, and fp32 products (attention by tiles) are not rounded by autocast.
+struct OperatorsAsTheyAre {
+  at::NoGradGuard no_grad;
+  c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
+};
+
 std::tuple<at::Tensor, at::Tensor> ulysses_forward(
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::optional<at::Tensor>& sinks,
     const std::string& group, int64_t ring, at::IntArrayRef lengths,
     const std::vector<at::Tensor>& cu_seqlens, int64_t window, bool causal, double scale, double softcap) {
-  const at::NoGradGuard no_grad;
-  // Attention by tiles multiplies fp32 by ATen's operators, which autocast would round.
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const OperatorsAsTheyAre as_they_are;
   return with_errors_of_python([&] {
     Call call(q, k.size(2), sinks, group, ring, lengths, cu_seqlens, window, causal, {scale, softcap});
     ShardedOutput output =
@@ -110,9 +114,7 @@ std::tuple<at::Tensor, at::Tensor> ulysses_backward(
     const std::optional<at::Tensor>& sinks, const at::Tensor& o, const at::Tensor& lse,
     const std::string& group, int64_t ring, at::IntArrayRef lengths,
     const std::vector<at::Tensor>& cu_seqlens, int64_t window, bool causal, double scale, double softcap) {
-  const at::NoGradGuard no_grad;
-  // Attention by tiles multiplies fp32 by ATen's operators, which autocast would round.
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const OperatorsAsTheyAre as_they_are;
   return with_errors_of_python([&] {
     Call call(q, k.size(2), sinks, group, ring, lengths, cu_seqlens, window, causal, {scale, softcap});
     at::Tensor qkv = call.attention->exchange_qkv(at::cat({q, k, v}, 2), call.mask);

@@ -67,15 +67,13 @@ template <typename X>
 class ScoreTileKernel : public ::testing::Test {};
 TYPED_TEST_SUITE(ScoreTileKernel, testing::PlayedFloats);
 
-template <typename X>
 ScoreTile tile_of(const TileCase& c, const TileBand& band) {
   return {.rows = c.heads * c.rows_of_head,
           .rows_of_head = c.rows_of_head,
           .row_keys = (band.keys + 7) / 8 * 8,
           .band = band,
           .scale = kScale,
-          .cap = c.cap,
-          .number = number_of<X>()};
+          .cap = c.cap};
 }
 
 TYPED_TEST(ScoreTileKernel, forward_is_the_running_softmax_of_what_a_row_sees) {
@@ -91,11 +89,12 @@ TYPED_TEST(ScoreTileKernel, forward_is_the_running_softmax_of_what_a_row_sees) {
                        rescale = gpu.array<float>(rows);
     std::vector<double> most(rows, -kInfinity), total(rows, kNoKeysYet);
     for (const TileBand& band : c.tiles) {
-      const ScoreTile tile = tile_of<X>(c, band);
+      const ScoreTile tile = tile_of(c, band);
       const std::vector<float> scores = normal_values<float>(rows * tile.row_keys, seed++, 6);
       const Array<float> given = gpu.array(scores);
       const Array<X> p = gpu.array<X>(rows * tile.row_keys);
-      launch_softmax_tile(tile, given.data(), p.data(), {max.data(), sum.data(), rescale.data()}, nullptr);
+      launch_softmax_tile(tile, number_of<X>(), given.data(), p.data(),
+                          {max.data(), sum.data(), rescale.data()}, nullptr);
       const std::vector<X> got = p.values();
       const std::vector<float> got_max = max.values(), got_sum = sum.values(), got_rescale = rescale.values();
       for (int64_t row = 0; row < rows; ++row) {
@@ -136,7 +135,7 @@ TYPED_TEST(ScoreTileKernel, backward_is_its_derivative_and_zero_of_what_a_row_do
   for (const TileCase& c : cases())
     for (const TileBand& band : c.tiles) {
       SCOPED_TRACE(::testing::Message() << "keys " << band.keys << " cap " << c.cap);
-      const ScoreTile tile = tile_of<X>(c, band);
+      const ScoreTile tile = tile_of(c, band);
       const int64_t count = tile.rows * tile.row_keys;
       std::vector<float> scores = normal_values<float>(count, seed++, 6),
                          d_p = normal_values<float>(count, seed++);
@@ -146,7 +145,7 @@ TYPED_TEST(ScoreTileKernel, backward_is_its_derivative_and_zero_of_what_a_row_do
       Gpu gpu;
       const Array<float> given = gpu.array(scores), given_gradients = gpu.array(d_p);
       const Array<X> p = gpu.array<X>(count), d_s = gpu.array<X>(count);
-      launch_gradient_tile(tile, given.data(), given_gradients.data(), p.data(), d_s.data(),
+      launch_gradient_tile(tile, number_of<X>(), given.data(), given_gradients.data(), p.data(), d_s.data(),
                            gpu.array(lse).data(), gpu.array(delta).data(), nullptr);
       const std::vector<X> got_p = p.values(), got_ds = d_s.values();
       for (int64_t i = 0; i < count; ++i) {
@@ -167,8 +166,7 @@ TYPED_TEST(ScoreTileKernel, backward_is_its_derivative_and_zero_of_what_a_row_do
 
 TEST(ScoreTileKernelInFp32, gives_the_same_in_the_place_of_its_scores) {
   constexpr int64_t kRows = 3, kKeys = 40;
-  const ScoreTile tile{kRows,  kRows, kKeys,          {.keys = 37, .has_end = true, .end = 20},
-                       kScale, 2,     GpuNumber::fp32};
+  const ScoreTile tile{kRows, kRows, kKeys, {.keys = 37, .has_end = true, .end = 20}, kScale, 2};
   const std::vector<float> scores = normal_values<float>(kRows * kKeys, 1, 4),
                            d_p = normal_values<float>(kRows * kKeys, 2);
   std::vector<std::vector<float>> results;
@@ -182,9 +180,10 @@ TEST(ScoreTileKernelInFp32, gives_the_same_in_the_place_of_its_scores) {
                        sum = gpu.array(std::vector<float>(kRows, kNoKeysYet)),
                        rescale = gpu.array<float>(kRows), p = result(given), p_again = result(of_backward),
                        d_s = result(gradients);
-    launch_softmax_tile(tile, given.data(), p.data(), {max.data(), sum.data(), rescale.data()}, nullptr);
-    launch_gradient_tile(tile, of_backward.data(), gradients.data(), p_again.data(), d_s.data(), max.data(),
-                         sum.data(), nullptr);
+    launch_softmax_tile(tile, GpuNumber::fp32, given.data(), p.data(),
+                        {max.data(), sum.data(), rescale.data()}, nullptr);
+    launch_gradient_tile(tile, GpuNumber::fp32, of_backward.data(), gradients.data(), p_again.data(),
+                         d_s.data(), max.data(), sum.data(), nullptr);
     for (const Array<float>& array : {p, p_again, d_s}) results.push_back(array.values());
   }
   for (int i = 0; i < 3; ++i) EXPECT_EQ(results[i], results[3 + i]) << i;
@@ -201,9 +200,9 @@ TYPED_TEST(ScoreTileKernel, a_score_that_is_no_number_makes_its_row_so_and_no_ot
                        sum = gpu.array(std::vector<float>(kRows, kNoKeysYet)),
                        rescale = gpu.array<float>(kRows);
     const Array<X> p = gpu.array<X>(kRows * kKeys);
-    const ScoreTile tile{kRows, 1, kKeys, {.keys = kKeys}, 1, cap, number_of<X>()};
-    launch_softmax_tile(tile, gpu.array(scores).data(), p.data(), {max.data(), sum.data(), rescale.data()},
-                        nullptr);
+    const ScoreTile tile{kRows, 1, kKeys, {.keys = kKeys}, 1, cap};
+    launch_softmax_tile(tile, number_of<X>(), gpu.array(scores).data(), p.data(),
+                        {max.data(), sum.data(), rescale.data()}, nullptr);
     EXPECT_TRUE(std::isnan(sum.values()[0]));
     EXPECT_NEAR(sum.values()[1], kKeys, 1e-4);
   }
@@ -219,15 +218,16 @@ TYPED_TEST(ScoreTileKernel, memory_gives_each_score_once_and_takes_each_result_o
                      sum = gpu.array(std::vector<float>(kRows, kNoKeysYet)),
                      rescale = gpu.array<float>(kRows);
   const Array<X> p = gpu.array<X>(kScores), d_s = gpu.array<X>(kScores);
-  const ScoreTile tile{kRows, 2, kKeys, {.keys = kKeys}, 1, 50, number_of<X>()};
-  launch_softmax_tile(tile, scores.data(), p.data(), {max.data(), sum.data(), rescale.data()}, nullptr);
+  const ScoreTile tile{kRows, 2, kKeys, {.keys = kKeys}, 1, 50};
+  launch_softmax_tile(tile, number_of<X>(), scores.data(), p.data(), {max.data(), sum.data(), rescale.data()},
+                      nullptr);
   EXPECT_EQ(gpu.counts().launches, 1);
   EXPECT_EQ(gpu.counts().read_bytes, kScores * 4 + kRows * 8);
   EXPECT_EQ(gpu.counts().reads, kScores / 4 + kRows * 2) << "16 bytes an access";
   EXPECT_EQ(gpu.counts().written_bytes, kScores * kBytes + kRows * 12);
   gpu.clear_counts();
-  launch_gradient_tile(tile, scores.data(), d_p.data(), p.data(), d_s.data(), max.data(), sum.data(),
-                       nullptr);
+  launch_gradient_tile(tile, number_of<X>(), scores.data(), d_p.data(), p.data(), d_s.data(), max.data(),
+                       sum.data(), nullptr);
   EXPECT_EQ(gpu.counts().launches, 1);
   EXPECT_EQ(gpu.counts().distinct_read_bytes, kScores * 8 + kRows * 8);
   EXPECT_EQ(gpu.counts().written_bytes, 2 * kScores * kBytes);

@@ -69,10 +69,10 @@ Tiles choose_tiles(const EngineOptions& options, const ModelSizes& model) {
                                          : logits_tile_tokens_by_rule(model.vocab, on_gpu)};
 }
 
-std::unique_ptr<LocalAttention> choose_attention(const EngineOptions& options, const ModelConfig& config,
-                                                 at::ScalarType storage) {
-  auto attention = make_local_attention(options.attention, options.device, storage, SampleLengths::few,
-                                        config.score_cap > 0 ? Scores::capped : Scores::plain);
+std::unique_ptr<LocalAttention> choose_attention(const EngineOptions& options, at::ScalarType storage,
+                                                 Scores scores) {
+  auto attention =
+      make_local_attention(options.attention, options.device, storage, SampleLengths::few, scores);
   if (options.nearest_keys <= 0) return attention;
   return std::make_unique<NearestKeysAttention>(std::move(attention), options.nearest_keys);
 }
@@ -251,12 +251,12 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   // Products of 16-bit factors are added up in fp32, over the pieces of a sum that cuBLAS splits as well.
   at::globalContext().setAllowBF16ReductionCuBLAS(false);
   at::globalContext().setAllowFP16ReductionCuBLAS(false);
-  local_attention_ = choose_attention(options, config, storage);
+  const ScoreForm scores{config.softmax_scale(), config.score_cap};
+  local_attention_ = choose_attention(options, storage, scores.kind());
   const auto attention_of = [&](const AttentionHeads& heads) {
     return make_sharded_attention(
         *mesh_.ulysses, make_sequence_attention(options.ring_method, *mesh_.ring, *local_attention_),
-        share_heads(heads.query, heads.key_value, mesh_.ulysses->size()),
-        ScoreForm{config.softmax_scale(), config.score_cap}, options.head_chunks);
+        share_heads(heads.query, heads.key_value, mesh_.ulysses->size()), scores, options.head_chunks);
   };
   attention_ = attention_of(config.heads());
   if (config.full_heads) full_attention_ = attention_of(*config.full_heads);

@@ -105,7 +105,7 @@ struct Buffers {
   // o of a call that is not the only one, before it is copied to its heads or rows.
   int64_t gpu_forward_workspace() const {
     if (!inputs.fused_on_gpu) return 0;
-    if (inputs.score_tiles) return of_score_tiles().forward_bytes + (inputs.packed ? o + lse : 0);
+    if (inputs.score_tiles) return of_score_tiles().forward_bytes + (each_document_alone() ? o + lse : 0);
     // A graph's lse, row by row as it writes it; a dense call has none.
     if (graphs) return std::max(lse, key_block_parts());
     const int64_t of_a_call = call_heads < heads ? call_o : each_document_alone() ? o + lse : 0;
@@ -119,8 +119,11 @@ struct Buffers {
   int64_t of_a_backward_call(int64_t bytes) const {
     return backward_in_calls() ? bytes * backward_call_heads / heads : bytes;
   }
-  // Memory-efficient attention has no calls of several documents, of which one may be nearly as long as the sample.
-  bool each_document_alone() const { return inputs.fused_on_gpu && efficient && inputs.packed; }
+  // Memory-efficient attention and tiles have no calls of several documents, of which one may be nearly as long as the
+  // sample.
+  bool each_document_alone() const {
+    return inputs.fused_on_gpu && (efficient || inputs.score_tiles) && inputs.packed;
+  }
   // q, k and v of a call, where 32 bits do not count their rows' elements.
   int64_t wide_call_copies() const {
     if (!wide) return 0;
@@ -139,9 +142,8 @@ struct Buffers {
   }
   // What a call of backward gives beside the whole result, with the log-sum-exp that it reads.
   int64_t gradients_of_a_call() const {
-    const bool calls = backward_in_calls() || documents_alone() ||
-                       (each_document_alone() && call_heads == heads) ||
-                       (inputs.score_tiles && inputs.packed);
+    const bool calls =
+        backward_in_calls() || documents_alone() || (each_document_alone() && call_heads == heads);
     return calls ? of_a_backward_call(o + kv + lse) : 0;
   }
 

@@ -9,7 +9,6 @@
 // fp32. The last tile's keys are padded to a multiple of 8; products with p and ds leave the padding out.
 #include <algorithm>
 #include <limits>
-#include <optional>
 
 #include "trireme/base/error.h"
 #include "trireme/base/round_up.h"
@@ -36,7 +35,7 @@ void add_product(at::Tensor sum, const at::Tensor& a, const at::Tensor& b) {
     sum.baddbmm_(widened(a), widened(b));
 }
 
-// [s, h, D] -> [k, h / k s, D], or of lse and its like [h, s] -> [k, h / k s, 1].
+// [s, h, D] -> [k, h / k s, D], and lse [h, s] -> [k, h / k s, 1].
 at::Tensor by_kv_heads(const at::Tensor& x_shD, int64_t kv_heads) {
   const int64_t rows = x_shD.size(0), heads = x_shD.size(1);
   return x_shD.transpose(0, 1).reshape({kv_heads, heads / kv_heads * rows, x_shD.size(2)});
@@ -61,7 +60,7 @@ struct KeySpan {
   int64_t begin, end;
 };
 
-// One sample's block of rows [row, row + rows) of `all_rows`, which see keys of `all_keys`.
+// Of one sample: query rows [row, row + rows), which see some of `all_keys` keys.
 struct RowBlock {
   int64_t row, rows;
   int64_t diagonal;  // the key on row's diagonal
@@ -101,9 +100,10 @@ class CudaTilesKernel final : public CallKernel {
     AttentionOutput out{
         at::empty(q_bshD.sizes(), q_bshD.options()),
         at::empty({q_bshD.size(0), q_bshD.size(2), q_bshD.size(1)}, q_bshD.options().dtype(at::kFloat))};
-    for_each_block(q_bshD, k_btkD, mask, [&](int64_t b, const RowBlock& block) {
-      forward_block(q_bshD[b], k_btkD[b], v_btkD[b], mask, block, {out.o[b], out.lse[b]});
-    });
+    for (int64_t b = 0; b < q_bshD.size(0); ++b)
+      for_each_block(q_bshD[b], k_btkD[b], mask, [&](const RowBlock& block) {
+        forward_block(q_bshD[b], k_btkD[b], v_btkD[b], mask, block, {out.o[b], out.lse[b]});
+      });
     return out;
   }
 
@@ -113,71 +113,56 @@ class CudaTilesKernel final : public CallKernel {
     AttentionGradients gradients{at::empty(q_bshD.sizes(), q_bshD.options()),
                                  at::empty(k_btkD.sizes(), k_btkD.options()),
                                  at::empty(v_btkD.sizes(), v_btkD.options())};
-    KeySums sums;
-    int64_t sample = -1;
-    const auto write = [&] {
-      if (sample < 0) return;
-      gradients.dk[sample].copy_(sums.dk_kTD.transpose(0, 1));
-      gradients.dv[sample].copy_(sums.dv_kTD.transpose(0, 1));
-    };
-    for_each_block(q_bshD, k_btkD, mask, [&](int64_t b, const RowBlock& block) {
-      if (b != sample) {
-        write();
-        sample = b;
-        const auto zeros = [&] {
-          return at::zeros({k_btkD.size(2), k_btkD.size(1), k_btkD.size(3)},
-                           k_btkD.options().dtype(at::kFloat));
-        };
-        sums = {};  // the old ones go before the new ones come
-        sums = {zeros(), zeros()};
-      }
-      backward_block(d_o[b], q_bshD[b], k_btkD[b], v_btkD[b], {saved.o[b], saved.lse[b]}, mask, block,
-                     gradients.dq[b], sums);
-    });
-    write();
+    for (int64_t b = 0; b < q_bshD.size(0); ++b) {
+      const KeySums sums(k_btkD[b]);
+      for_each_block(q_bshD[b], k_btkD[b], mask, [&](const RowBlock& block) {
+        backward_block(d_o[b], q_bshD[b], k_btkD[b], v_btkD[b], {saved.o[b], saved.lse[b]}, mask, block,
+                       gradients.dq[b], sums);
+      });
+      gradients.dk[b].copy_(sums.dk_kTD.transpose(0, 1));
+      gradients.dv[b].copy_(sums.dv_kTD.transpose(0, 1));
+    }
     return gradients;
   }
 
  private:
+  // Of one sample.
   struct KeySums {
+    explicit KeySums(const at::Tensor& k_tkD)
+        : dk_kTD(at::zeros({k_tkD.size(1), k_tkD.size(0), k_tkD.size(2)}, k_tkD.options().dtype(at::kFloat))),
+          dv_kTD(at::zeros_like(dk_kTD)) {}
     at::Tensor dk_kTD, dv_kTD;
   };
 
   template <typename F>
-  void for_each_block(const at::Tensor& q_bshD, const at::Tensor& k_btkD, const KernelMask& mask,
+  void for_each_block(const at::Tensor& q_shD, const at::Tensor& k_tkD, const KernelMask& mask,
                       const F& f) const {
     TRIREME_ASSERT(mask.dense(), "attention by tiles takes no segments");
-    const int64_t rows = q_bshD.size(1), keys = k_btkD.size(1);
-    const int64_t step = score_tile_sizes(q_bshD.size(2), rows, keys, most_tile_bytes_).rows;
-    for (int64_t b = 0; b < q_bshD.size(0); ++b)
-      for (int64_t row = 0; row < rows; row += step)
-        f(b, RowBlock{row, std::min(step, rows - row), keys - rows + row, keys, mask.band});
+    const int64_t rows = q_shD.size(0), keys = k_tkD.size(0);
+    const int64_t step = score_tile_sizes(q_shD.size(1), rows, keys, most_tile_bytes_).rows;
+    for (int64_t row = 0; row < rows; row += step)
+      f(RowBlock{row, std::min(step, rows - row), keys - rows + row, keys, mask.band});
   }
 
   // f(tile, its first key)
   template <typename F>
-  void for_each_tile(const at::Tensor& q_kRD, const RowBlock& block, const KernelMask& mask, int64_t heads,
-                     const F& f) const {
+  static void for_each_tile(const at::Tensor& q_kRD, const RowBlock& block, const KernelMask& mask,
+                            const F& f) {
     const KeySpan seen = block.seen();
-    const int64_t step = score_tile_sizes(heads, block.rows, block.all_keys, most_tile_bytes_).keys;
-    const auto number = q_kRD.scalar_type() == at::kFloat      ? GpuNumber::fp32
-                        : q_kRD.scalar_type() == at::kBFloat16 ? GpuNumber::bf16
-                                                               : GpuNumber::fp16;
-    for (int64_t key = seen.begin; key < seen.end; key += step) {
-      const KeySpan keys{key, std::min(key + step, seen.end)};
+    for (int64_t key = seen.begin; key < seen.end; key += kScoreTile_keys) {
+      const KeySpan keys{key, std::min(key + kScoreTile_keys, seen.end)};
       f(ScoreTile{.rows = q_kRD.size(0) * q_kRD.size(1),
                   .rows_of_head = block.rows,
                   .row_keys = round_up(keys.end - keys.begin, kChunk),
                   .band = block.tile_band(keys),
                   .scale = static_cast<float>(mask.scores.scale),
-                  .cap = static_cast<float>(mask.scores.cap),
-                  .number = number},
+                  .cap = static_cast<float>(mask.scores.cap)},
         key);
     }
   }
 
-  void forward_block(const at::Tensor& q_shD, const at::Tensor& k_tkD, const at::Tensor& v_tkD,
-                     const KernelMask& mask, const RowBlock& block, const AttentionOutput& out) const {
+  static void forward_block(const at::Tensor& q_shD, const at::Tensor& k_tkD, const at::Tensor& v_tkD,
+                            const KernelMask& mask, const RowBlock& block, const AttentionOutput& out) {
     const int64_t kv_heads = k_tkD.size(1);
     const at::Tensor q_kRD = by_kv_heads(q_shD.narrow(0, block.row, block.rows), kv_heads);
     const at::Tensor o_kRD = at::zeros(q_kRD.sizes(), q_kRD.options().dtype(at::kFloat));
@@ -186,7 +171,7 @@ class CudaTilesKernel final : public CallKernel {
     };
     const RunningSoftmax_NR1 running{column(-std::numeric_limits<double>::infinity()), column(kNoKeysYet),
                                      column(0)};
-    for_each_tile(q_kRD, block, mask, q_shD.size(1), [&](const ScoreTile& tile, int64_t key) {
+    for_each_tile(q_kRD, block, mask, [&](const ScoreTile& tile, int64_t key) {
       const at::Tensor scores = product(q_kRD, padded_keys(k_tkD, tile, key).mT());
       const at::Tensor p_kRT = score_tile_softmax(tile, scores, q_shD.scalar_type(), running);
       o_kRD.mul_(running.rescale);
@@ -200,9 +185,9 @@ class CudaTilesKernel final : public CallKernel {
     out.lse.narrow(1, block.row, block.rows).copy_(lse_kR1.reshape({-1, block.rows}));
   }
 
-  void backward_block(const at::Tensor& do_shD, const at::Tensor& q_shD, const at::Tensor& k_tkD,
-                      const at::Tensor& v_tkD, const AttentionOutput& saved, const KernelMask& mask,
-                      const RowBlock& block, const at::Tensor& dq_shD, const KeySums& sums) const {
+  static void backward_block(const at::Tensor& do_shD, const at::Tensor& q_shD, const at::Tensor& k_tkD,
+                             const at::Tensor& v_tkD, const AttentionOutput& saved, const KernelMask& mask,
+                             const RowBlock& block, const at::Tensor& dq_shD, const KeySums& sums) {
     const int64_t kv_heads = k_tkD.size(1);
     const auto of_block = [&](const at::Tensor& x_shD) {
       return by_kv_heads(x_shD.narrow(0, block.row, block.rows), kv_heads);
@@ -212,7 +197,7 @@ class CudaTilesKernel final : public CallKernel {
         (do_kRD.to(at::kFloat) * of_block(saved.o)).sum(2, /*keepdim=*/true, at::kFloat);
     const at::Tensor lse_kR1 = column_by_kv_heads(saved.lse.narrow(1, block.row, block.rows), kv_heads);
     const at::Tensor dq_kRD = at::zeros(q_kRD.sizes(), q_kRD.options().dtype(at::kFloat));
-    for_each_tile(q_kRD, block, mask, q_shD.size(1), [&](const ScoreTile& tile, int64_t key) {
+    for_each_tile(q_kRD, block, mask, [&](const ScoreTile& tile, int64_t key) {
       const auto real_keys = [&](const at::Tensor& x_kRT) { return x_kRT.narrow(2, 0, tile.band.keys); };
       const auto sum_of_keys = [&](const at::Tensor& sum_kTD) {
         return sum_kTD.narrow(1, key, tile.band.keys);

@@ -28,10 +28,14 @@ namespace trireme {
 // fp32.
 enum class ResultDtype { of_input, fp32 };
 
+// What a kernel must know.
+enum class Scores { plain, capped };
+
 // Scores are scale * q.k, or with a cap: cap tanh(scale * q.k / cap) (Gemma 2).
 struct ScoreForm {
   double scale = 1;  // above 0
   double cap = 0;    // 0: none
+  Scores kind() const { return cap > 0 ? Scores::capped : Scores::plain; }
 };
 
 struct AttentionSpec {
@@ -79,15 +83,12 @@ class LocalAttention {
 // in order, "; " between them: the first one counts, others serve masks that it lacks.
 bool is_by_reference(const std::string& attention_name);
 
-// Whether an AttentionSpec that comes has a cap.
-enum class Scores { plain, capped };
-
 // The kernel for a device, which is the current one. `automatic`: flash on the CPU; on CUDA in bf16 and on
 // Hopper flash4, else cuDNN, and flash for the masks that these lack (of packed documents the short ones);
 // memory-efficient attention in fp32 (tiles for what it lacks, windows), and for heads wider than kMostFlashWidth;
-// tiles for capped scores. A kernel
-// that the device, the dtype or the scores do not have is a ConfigError that names those it has; nothing falls back
-// in silence. `lengths`: of the samples that come (long_documents.h).
+// tiles for capped scores. A kernel that the device, the dtype or the scores do not have is a ConfigError that
+// names what to use; nothing falls back in silence. `lengths`: of the samples that come (long_documents.h);
+// `scores`: of the AttentionSpecs that come.
 std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at::Device device,
                                                      at::ScalarType dtype,
                                                      SampleLengths lengths = SampleLengths::few,

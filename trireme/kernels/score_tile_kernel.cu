@@ -128,13 +128,13 @@ __global__ void __launch_bounds__(kMostThreads)
 
 // Calls with(a value of p's type, the scores' rule, the launch's size).
 template <typename F>
-void with_kinds(const ScoreTile& tile, const F& with) {
+void with_kinds(const ScoreTile& tile, GpuNumber number, const F& with) {
   const int64_t threads = (tile.row_keys / kChunk + kWarp - 1) / kWarp * kWarp;
   const LaunchSize size{tile.rows, static_cast<int>(threads)};
   const auto of_rule = [&](const auto& rule) {
-    if (tile.number == GpuNumber::fp32) with(float{}, rule, size);
-    if (tile.number == GpuNumber::bf16) with(Bf16{}, rule, size);
-    if (tile.number == GpuNumber::fp16) with(Fp16{}, rule, size);
+    if (number == GpuNumber::fp32) with(float{}, rule, size);
+    if (number == GpuNumber::bf16) with(Bf16{}, rule, size);
+    if (number == GpuNumber::fp16) with(Fp16{}, rule, size);
   };
   if (tile.rows == 0 || tile.row_keys == 0) return;
   if (tile.cap > 0)
@@ -145,18 +145,18 @@ void with_kinds(const ScoreTile& tile, const F& with) {
 
 }  // namespace
 
-void launch_softmax_tile(const ScoreTile& tile, const float* scores, void* p, const RunningRows& running,
-                         void* stream) {
-  with_kinds(tile, [&](auto x, const auto& rule, const LaunchSize& size) {
+void launch_softmax_tile(const ScoreTile& tile, GpuNumber number, const float* scores, void* p,
+                         const RunningRows& running, void* stream) {
+  with_kinds(tile, number, [&](auto x, const auto& rule, const LaunchSize& size) {
     using X = decltype(x);
     launch(softmax_rows<X, std::decay_t<decltype(rule)>>, size, stream, tile, rule, scores,
            static_cast<X*>(p), running);
   });
 }
 
-void launch_gradient_tile(const ScoreTile& tile, const float* scores, const float* d_p, void* p, void* d_s,
-                          const float* lse, const float* delta, void* stream) {
-  with_kinds(tile, [&](auto x, const auto& rule, const LaunchSize& size) {
+void launch_gradient_tile(const ScoreTile& tile, GpuNumber number, const float* scores, const float* d_p,
+                          void* p, void* d_s, const float* lse, const float* delta, void* stream) {
+  with_kinds(tile, number, [&](auto x, const auto& rule, const LaunchSize& size) {
     using X = decltype(x);
     launch(gradient_rows<X, std::decay_t<decltype(rule)>>, size, stream, tile, rule, scores, d_p,
            static_cast<X*>(p), static_cast<X*>(d_s), lse, delta);

@@ -28,8 +28,7 @@ struct ScoreTile {
   int64_t row_keys = 0;  // from row to row: a multiple of 8, at most kScoreTile_keys
   TileBand band;
   float scale = 1;
-  float cap = 0;                       // 0: none
-  GpuNumber number = GpuNumber::fp32;  // of p and ds, computed in fp32
+  float cap = 0;  // 0: none
 };
 
 // Of a row that has met no key yet.
@@ -41,13 +40,13 @@ struct RunningRows {
   float* rescale;  // out
 };
 
-// scores [rows, row_keys] -> p of the same sizes, which may be the scores where both are fp32. All lie at multiples of
+// Computed in fp32; p and ds are of `number`. scores [rows, row_keys] -> p of the same sizes, which may be the scores where both are fp32. All lie at multiples of
 // 16 bytes. `stream`: a cudaStream_t of the current device. The caller asks cudaGetLastError.
-void launch_softmax_tile(const ScoreTile& tile, const float* scores, void* p, const RunningRows& running,
-                         void* stream);
+void launch_softmax_tile(const ScoreTile& tile, GpuNumber number, const float* scores, void* p,
+                         const RunningRows& running, void* stream);
 // scores, d_p -> p, ds, each of which may lie where they do. lse and delta [rows]. A row that sees no key has
 // zeros.
-void launch_gradient_tile(const ScoreTile& tile, const float* scores, const float* d_p, void* p, void* d_s,
-                          const float* lse, const float* delta, void* stream);
+void launch_gradient_tile(const ScoreTile& tile, GpuNumber number, const float* scores, const float* d_p,
+                          void* p, void* d_s, const float* lse, const float* delta, void* stream);
 
 }  // namespace trireme

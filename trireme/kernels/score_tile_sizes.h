@@ -48,4 +48,15 @@ constexpr ScoreTileWorkspace score_tile_workspace(int64_t heads, int64_t kv_head
               2 * keys * kv_heads * width * kFp32};
 }
 
+struct ScoreTraffic {
+  int64_t forward_bytes, backward_bytes;
+};
+
+// What memory moves for one score, by products and kernels: forward a score in fp32 and its p are written and read;
+// backward two such scores are, p, and ds, which is read twice.
+constexpr ScoreTraffic score_traffic(int64_t element_bytes) {
+  constexpr int64_t kFp32 = 4;
+  return {2 * kFp32 + 2 * element_bytes, 4 * kFp32 + 5 * element_bytes};
+}
+
 }  // namespace trireme

@@ -278,7 +278,7 @@ bool delta_backwards(const at::Tensor& d_state_NDD, const DeltaRecurrenceKernel&
 bool score_tile_softmax(const ScoreTile& tile, const at::Tensor& scores_NRT, const at::Tensor& p_NRT,
                         const RunningSoftmax_NR1& running) {
   on_stream(scores_NRT, [&](void* stream) {
-    launch_softmax_tile(tile, scores_NRT.const_data_ptr<float>(), p_NRT.mutable_data_ptr(),
+    launch_softmax_tile(tile, number_of(p_NRT), scores_NRT.const_data_ptr<float>(), p_NRT.mutable_data_ptr(),
                         {running.max.mutable_data_ptr<float>(), running.sum.mutable_data_ptr<float>(),
                          running.rescale.mutable_data_ptr<float>()},
                         stream);
@@ -290,9 +290,9 @@ bool score_tile_gradients(const ScoreTile& tile, const at::Tensor& scores_NRT, c
                           const at::Tensor& p_NRT, const at::Tensor& ds_NRT, const at::Tensor& lse_NR1,
                           const at::Tensor& delta_NR1) {
   on_stream(scores_NRT, [&](void* stream) {
-    launch_gradient_tile(tile, scores_NRT.const_data_ptr<float>(), dp_NRT.const_data_ptr<float>(),
-                         p_NRT.mutable_data_ptr(), ds_NRT.mutable_data_ptr(), lse_NR1.const_data_ptr<float>(),
-                         delta_NR1.const_data_ptr<float>(), stream);
+    launch_gradient_tile(tile, number_of(p_NRT), scores_NRT.const_data_ptr<float>(),
+                         dp_NRT.const_data_ptr<float>(), p_NRT.mutable_data_ptr(), ds_NRT.mutable_data_ptr(),
+                         lse_NR1.const_data_ptr<float>(), delta_NR1.const_data_ptr<float>(), stream);
   });
   return true;
 }

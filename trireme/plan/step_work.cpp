@@ -192,15 +192,15 @@ class Counter {
     const double ends = 1 + sliding / static_cast<double>(model_.layers);
     return rows / 2 * ends * static_cast<double>(in_.batch * in_.ring_tokens * kind_->rank_heads);
   }
-  // Products of matrices, between which each pair's score is written and read, and what becomes of it, in fp32
-  // or in 16 bits (kernels/score_tile_kernel.h). An estimate: no profile measures it.
+  // Products of matrices, and the traffic of scores between them. An estimate: no profile measures it.
   void attend_by_tiles(WorkKind kind, double flops_a_pair, double pairs) {
-    const bool forward = kind == WorkKind::attention_forward, wide = in_.storage_bytes == kFloat_bytes;
     add(WorkKind::matmul, static_cast<double>(kind_->heads.width), static_cast<double>(kScoreTile_keys),
         flops_a_pair * pairs);
-    const double score_bytes = forward ? (wide ? 16 : 12) : (wide ? 36 : 26);
-    const double copy_bytes = wide ? 8 : 4;  // of a value, there and back (token_operation_bytes.h)
-    add(WorkKind::copy, pairs, 0, score_bytes / copy_bytes * pairs);
+    const ScoreTraffic score = score_traffic(in_.storage_bytes);
+    const int64_t score_bytes =
+        kind == WorkKind::attention_forward ? score.forward_bytes : score.backward_bytes;
+    const auto copied_bytes = static_cast<double>(2 * in_.storage_bytes);  // a value is read and written
+    add(WorkKind::copy, pairs, 0, static_cast<double>(score_bytes) / copied_bytes * pairs);
   }
 
   void project() {
