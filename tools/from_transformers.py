@@ -177,7 +177,9 @@ def convert(source, out):
     }
     for name, text in texts.items():
         (folder / name).write_text(json.dumps(text, indent=1) + "\n")
-    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"):
+    for name in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                 "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "tekken.json",
+                 "chat_template.jinja", "chat_template.json"):
         if (source / name).exists():
             shutil.copyfile(source / name, folder / name)
     manifest = {"format": 2, "step": step, "ranks": 1, "chunk_bytes": CHUNK_BYTES,

@@ -212,6 +212,29 @@ TEST(TextSource, what_is_no_text_is_named_with_what_to_do) {
   EXPECT_THAT(source.counts().left_out[3], AllOf(HasSubstr("in/3 is a PDF")));
 }
 
+TEST(TextSource, json_that_is_named_has_lines_and_in_a_folder_is_text) {
+  const TemporaryFolder folder;
+  const auto lines = folder.write("in/train.json", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n");
+  TextSource named({lines, folder.write("UPPER.JSONL", "{\"text\": \"c\"}")}, "text");
+  EXPECT_THAT(texts(named), ElementsAre("a", "b", "c"));
+  TextSource inside({folder / "in"}, "text");
+  EXPECT_THAT(texts(inside), ElementsAre("{\"text\": \"a\"}\n{\"text\": \"b\"}\n"));
+  EXPECT_TRUE(may_hold_json_lines(lines));
+
+  const auto problem = [&](const char* name, const std::string& text) {
+    const auto file = folder.write(name, text);
+    return message_of<DataError>([&] {
+      TextSource source({file}, "text");
+      texts(source);
+    });
+  };
+  EXPECT_THAT(problem("list.json", "\n [{\"text\": \"a\"}]"),
+              AllOf(HasSubstr("list.json"), HasSubstr("jq -c")));
+  EXPECT_THAT(problem("object.json", "{\n  \"text\": \"a\"\n}"), HasSubstr("object.json:1"));
+  for (const char* const table : {"table.csv", "table.TSV"})
+    EXPECT_THAT(problem(table, "text,label\na,1\n"), AllOf(HasSubstr(table), HasSubstr("to_json")));
+}
+
 TEST(TextSource, a_byte_order_mark_is_no_text) {
   const TemporaryFolder folder;
   TextSource source(

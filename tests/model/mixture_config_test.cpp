@@ -43,6 +43,27 @@ TEST(MixtureConfig, what_mixtures_have_and_is_not_built_is_refused_with_what_to_
   EXPECT_THAT(refusal(small("mixtral", R"("router_jitter_noise":0.1)")), HasSubstr("router_jitter_noise"));
   EXPECT_THAT(refusal(small("mixtral", R"("attention_bias":true)")), HasSubstr("attention_bias"));
   EXPECT_THAT(refusal(small("qwen2", R"("num_experts":4)")), HasSubstr("has no mixtures of experts"));
+  EXPECT_EQ(refusal(small("qwen2", R"("num_experts":0)")), "no error");
+  EXPECT_THAT(mixture(R"("use_qk_norm":false)"), AllOf(HasSubstr("use_qk_norm"), HasSubstr("always")));
+  EXPECT_THAT(refusal(small("llama", R"("use_qk_norm":true)")),
+              AllOf(HasSubstr("use_qk_norm"), HasSubstr("never")));
+}
+
+// Qwen3-Coder-30B-A3B's own file says by 0 and true what its class does anyway.
+TEST(MixtureConfig, the_published_file_of_qwen3_coder_is_read) {
+  const ModelConfig config = parse(
+      R"({"architectures":["Qwen3MoeForCausalLM"],"attention_bias":false,"attention_dropout":0.0,)"
+      R"("decoder_sparse_step":1,"eos_token_id":151645,"head_dim":128,"hidden_act":"silu","hidden_size":2048,)"
+      R"("initializer_range":0.02,"intermediate_size":5472,"max_position_embeddings":262144,)"
+      R"("max_window_layers":28,"mlp_only_layers":[],"model_type":"qwen3_moe","moe_intermediate_size":768,)"
+      R"("norm_topk_prob":true,"num_attention_heads":32,"num_experts":128,"num_experts_per_tok":8,)"
+      R"("num_hidden_layers":48,"num_key_value_heads":4,"output_router_logits":false,"qkv_bias":false,)"
+      R"("rms_norm_eps":1e-06,"rope_scaling":null,"rope_theta":10000000,"router_aux_loss_coef":0.0,)"
+      R"("shared_expert_intermediate_size":0,"sliding_window":null,"tie_word_embeddings":false,)"
+      R"("torch_dtype":"bfloat16","transformers_version":"4.52.3","use_cache":true,"use_qk_norm":true,)"
+      R"("use_sliding_window":false,"vocab_size":151936})");
+  EXPECT_EQ(make_model_layout(config).parameter_count(), 30'532'122'624);
+  EXPECT_EQ(config.shared_intermediate_size, 0);
 }
 
 // Qwen3-30B-A3B: 30.5 billion parameters, of which a token meets 3.3 with the embedding.

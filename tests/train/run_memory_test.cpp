@@ -130,5 +130,31 @@ TEST(RunMemory, that_does_not_suffice_ends_a_dry_run_with_advice) {
   EXPECT_FALSE(std::filesystem::exists(options.output_dir));
 }
 
+TEST(RunMemory, is_shown_with_every_key_where_another_kernel_than_flash_attention_serves_a_gpu) {
+  ModelConfig config;
+  config.num_attention_heads = config.num_key_value_heads = 8;
+  config.head_dim = 256;
+  EngineOptions options;
+  const auto every_key = [&] { return nearest_keys_of_dry_run(options, config) == 0; };
+  EXPECT_FALSE(every_key()) << "the CPU";
+  options.device = at::kCUDA;
+  EXPECT_TRUE(every_key()) << "fp32";
+  options.precision = Precision::bf16;
+  using enum AttentionKernel;
+  for (const AttentionKernel kernel : {flash, cudnn_packed, flash4, cudnn, tiles, reference, automatic}) {
+    options.attention = kernel;
+    EXPECT_EQ(every_key(), kernel != flash && kernel != cudnn_packed && kernel != automatic)
+        << name_of(kernel);
+  }
+  config.score_cap = 50;
+  EXPECT_TRUE(every_key()) << "capped scores";
+  config.score_cap = 0;
+  config.full_heads = config.heads();
+  config.full_heads->width = 512;
+  EXPECT_TRUE(every_key()) << "heads 512 wide in layers without a window";
+  options.device = at::kCPU;
+  EXPECT_FALSE(every_key());
+}
+
 }  // namespace
 }  // namespace trireme

@@ -14,6 +14,7 @@ constexpr auto kNumber = DeepSpeedType::number;
 constexpr auto kText = DeepSpeedType::text;
 constexpr auto kTwoNumbers = DeepSpeedType::two_numbers;
 constexpr auto kAnything = DeepSpeedType::anything;
+constexpr auto* kExpertsStay = "experts are not spread over ranks; --zero 3 shards their weights";
 using Named = DeepSpeedKey::Named;
 using Names = std::vector<std::string>;
 
@@ -300,14 +301,14 @@ void add_others(KeyTable& t) {
   t.refused(kText, {"gradient_allreduce_op"}, "mean",
             "the loss is the mean over all target tokens of a step");
   t.nothing(kWhole, {"vocabulary_size"}, "config.json of the model says it");
-  t.nothing(kBoolean, {"use_data_before_expert_parallelism"}, "mixtures of experts are not built");
+  t.nothing(kBoolean, {"use_data_before_expert_parallelism"}, kExpertsStay);
   t.refused_block("curriculum_learning", "--context_stages trains on growing lengths");
   t.refused_block("data_efficiency", "--context_stages trains on growing lengths");
   t.refused_block("autotuning", "--recompute auto chooses by a forecast, without trial runs");
   t.refused_block("progressive_layer_drop", "not built: all layers are trained");
   t.refused_block("eigenvalue", "not built");
   t.refused_block("hybrid_engine", "generation is not built");
-  t.refused_block("expert_parallel", "mixtures of experts are not built");
+  t.refused_block("expert_parallel", kExpertsStay);
   t.refused_block("nebula", "checkpoints are written by the ranks themselves");
   t.refused_block("zenflow", "not built: --offload_optimizer cpu steps on the host");
   t.refused(kAnything, {"pipeline", "tensor_parallel"}, nullptr,

@@ -124,7 +124,8 @@ const std::vector<ForeignProgram>& foreign_programs() {
             "attention is chosen by --attention auto|flash|flash4|cudnn|cudnn_packed|tiles|reference"},
            {{"max_position_embeddings", "rotary_base", "rope_type", "rope_factor", "rope_scaling_type",
              "rope_scaling_factor", "rotary_scaling_factor", "use_rope_scaling", "yarn_factor"},
-            "--rope_scaling KIND:FACTOR (yarn, linear, dynamic, llama3) stretches the positions of "
+            "--rope_scaling KIND:FACTOR (yarn, linear, dynamic, llama3, proportional) stretches the "
+            "positions of "
             "pretraining, "
             "--rope_theta sets their base; what is exported says so"},
        }},
@@ -211,7 +212,10 @@ const std::vector<ForeignProgram>& foreign_programs() {
 
       {"Megatron-LM",
        {
-           {{"tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size",
+           {{"expert_model_parallel_size", "expert_tensor_parallel_size", "ep_size"},
+            "experts are not spread over ranks: each rank computes those of its tokens, and --zero 3 shards "
+            "their weights"},
+           {{"tensor_model_parallel_size", "pipeline_model_parallel_size",
              "num_layers_per_virtual_pipeline_stage", "tp_size", "pp_size"},
             "tensor and pipeline parallelism are not built: --sp shares sequences, --zero 3 shards the "
             "model"},

@@ -1,6 +1,7 @@
 #include "trireme/cli/process_options.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <iostream>
 #include <unistd.h>
 
@@ -39,8 +40,15 @@ at::Device pick_device(DeviceChoice choice, const RankIdentity& identity) {
 
 int count_threads(int64_t asked, const RankIdentity& identity) {
   if (asked > 0) return static_cast<int>(asked);
-  if (const auto set = environment_integer("OMP_NUM_THREADS"); set && *set > 0) return static_cast<int>(*set);
-  return cores_of_rank(identity.local_size);
+  const int cores = cores_of_rank(identity.local_size);
+  const auto set = environment_integer("OMP_NUM_THREADS");
+  if (!set || *set <= 0) return cores;
+  // torchrun sets 1 where the user set nothing.
+  if (*set == 1 && cores > 1 && identity.local_rank == 0 && std::getenv("TORCHELASTIC_RUN_ID") != nullptr)
+    std::cerr
+        << "trireme: note: torchrun set OMP_NUM_THREADS=1, so each rank computes with one thread; --threads "
+        << cores << " gives it its cores" << std::endl;
+  return static_cast<int>(*set);
 }
 
 }  // namespace

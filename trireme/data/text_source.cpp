@@ -52,8 +52,36 @@ std::optional<std::string> why_not_text(const fs::path& file) {
   return std::nullopt;
 }
 
+// In lower case: some write .JSONL.
+std::string ending(const fs::path& file) {
+  std::string text = file.extension().string();
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return text;
+}
+
 bool is_lines(const fs::path& file) {
-  return file.extension() == ".jsonl" || file.extension() == ".ndjson";
+  return ending(file) == ".jsonl" || ending(file) == ".ndjson";
+}
+
+bool is_json(const fs::path& file) {
+  return ending(file) == ".json";
+}
+
+// Tables that would be read as one text, braces and quotes in it.
+void refuse_table(const fs::path& file) {
+  const std::string kLines = ", expected one JSON object a line: ";
+  if (ending(file) == ".csv" || ending(file) == ".tsv")
+    throw DataError(
+        cat(file.string(), ": is a table", kLines,
+            "write it as .jsonl, as with to_json of datasets; if it is meant as text, name it .txt"));
+  if (!is_json(file)) return;
+  constexpr int64_t kHeadBytes = 64;
+  std::string head(kHeadBytes, ' ');
+  head.resize(static_cast<size_t>(InputFile(file, "text").read_some(0, head.data(), kHeadBytes)));
+  const size_t first = head.find_first_not_of(" \t\r\n\xef\xbb\xbf");
+  if (first != std::string::npos && head[first] == '[')
+    throw DataError(cat(file.string(), ": is a JSON list", kLines, "jq -c '.[]' FILE.json > FILE.jsonl"));
 }
 
 // Removes UTF-8's byte order mark, which is not part of the text.
@@ -83,7 +111,7 @@ std::string string_of(Json& json, const std::string& field, const std::string& o
 
 bool may_hold_json_lines(const fs::path& input) {
   std::error_code error;
-  return is_lines(input) || !fs::is_regular_file(input, error);
+  return is_lines(input) || is_json(input) || !fs::is_regular_file(input, error);
 }
 
 std::vector<std::string> SourceCounts::left_out_lines() const {
@@ -108,7 +136,10 @@ TextSource::TextSource(const std::vector<fs::path>& inputs, std::string field, s
       add_folder(input);
     } else if (fs::is_regular_file(status)) {
       if (const auto why = why_not_text(input)) throw DataError(cat(input.string(), ": ", *why));
-      if (meet(input)) files_.push_back(input);
+      refuse_table(input);
+      if (!meet(input)) continue;
+      files_.push_back(input);
+      if (is_json(input)) json_by_name_.insert(input);
     } else {
       throw ConfigError(cat("the input ", input.string(), " is neither a file nor a folder"));
     }
@@ -169,6 +200,10 @@ void TextSource::add_folder(const fs::path& root) {
   }
 }
 
+bool TextSource::has_lines(const fs::path& file) const {
+  return is_lines(file) || json_by_name_.contains(file);
+}
+
 std::optional<Document> TextSource::next() {
   while (true) {
     std::optional<Document> document;
@@ -179,7 +214,7 @@ std::optional<Document> TextSource::next() {
       if (next_file_ == files_.size()) return std::nullopt;
       const fs::path& file = files_[next_file_++];
       ++counts_.files;
-      if (is_lines(file)) {
+      if (has_lines(file)) {
         lines_.emplace(file);
         continue;
       }
@@ -248,7 +283,7 @@ void TextSource::refuse(const std::string& first) {
   constexpr size_t kMostNamed = 20;
   std::vector<std::string> problems{first};
   for (; next_file_ < files_.size(); ++next_file_) {
-    if (!is_lines(files_[next_file_])) continue;
+    if (!has_lines(files_[next_file_])) continue;
     try {
       lines_.emplace(files_[next_file_]);
       for (std::string line; lines_->next(line);) document_of(line);

@@ -3,7 +3,8 @@
 //   a folder        every file below it, sorted by path. Hidden files (.git) and files that are not text
 //                   (by their first bytes) are left out and counted. Links are followed.
 //   a .jsonl file   one document a line: the string under `field`, or else a "prompt" and its "completion",
-//                   one behind the other; wrong UTF-8 is replaced before parsing
+//                   one behind the other; wrong UTF-8 is replaced before parsing. Likewise .ndjson, and .json
+//                   that is an input itself; a JSON list, .csv and .tsv are refused as inputs
 //   another file    one document: its bytes unchanged (line ends kept), without a leading byte order mark
 //
 // A file that several names or inputs lead to is read once.
@@ -64,6 +65,7 @@ class TextSource {
 
  private:
   void add_folder(const std::filesystem::path& folder);
+  bool has_lines(const std::filesystem::path& file) const;
   bool meet(const std::filesystem::path& file);  // false: met before, and left out
   void leave_out(const std::filesystem::path& file, const std::string& why);
   std::optional<Document> next_line();
@@ -76,6 +78,7 @@ class TextSource {
   OnBadRecord on_bad_record_;
   std::set<std::pair<dev_t, ino_t>> found_;  // files of all inputs
   std::vector<std::filesystem::path> files_;
+  std::set<std::filesystem::path> json_by_name_;  // inputs that are .json files; in a folder such are text
   size_t next_file_ = 0;
   std::optional<LineReader> lines_;  // of the .jsonl file being read
   SourceCounts counts_;

@@ -84,6 +84,7 @@ const std::vector<std::string>& tokenizer_file_names() {
                                               "vocab.txt",
                                               "merges.txt",
                                               "tokenizer.model",
+                                              "tekken.json",
                                               "chat_template.jinja",
                                               "chat_template.json",
                                               "generation_config.json"};

@@ -97,6 +97,12 @@ void ConfigKeys::refuse_unless_absent(std::initializer_list<const char*> forbidd
     if (has(key)) refuse(key, why);
 }
 
+void ConfigKeys::refuse_unless_none(std::initializer_list<const char*> forbidden,
+                                    const std::string& why) const {
+  for (const char* key : forbidden)
+    if (has(key) && (*json_)[key] != 0) refuse(key, why);
+}
+
 void ConfigKeys::wrong_type(const std::string& key, const char* expected) const {
   throw ConfigError(
       cat(origin_, ": ", prefix_, key, " is ", quotation((*json_)[key]), ", expected ", expected));

@@ -37,6 +37,8 @@ class ConfigKeys {
   // ConfigError: "FILE: KEY is VALUE: WHY".
   [[noreturn]] void refuse(const std::string& key, const std::string& why) const;
   void refuse_unless_absent(std::initializer_list<const char*> forbidden, const std::string& why) const;
+  // Of counts and widths, where published files say none by 0.
+  void refuse_unless_none(std::initializer_list<const char*> forbidden, const std::string& why) const;
 
  private:
   [[noreturn]] void wrong_type(const std::string& key, const char* expected) const;

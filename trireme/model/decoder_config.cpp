@@ -36,7 +36,7 @@ void check_activation(const ConfigKeys& keys, const DecoderKind& kind) {
 // Keys that change what the model computes and that Trireme does not have.
 void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
   if (kind.experts == nullptr)
-    keys.refuse_unless_absent(
+    keys.refuse_unless_none(
         {"num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size", kSharedWidthKey},
         "this family has no mixtures of experts; mixtral, qwen2_moe, qwen3_moe, qwen3_next and qwen3_5_moe "
         "have");
@@ -62,8 +62,11 @@ void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
   if (!kind.delta_nets && keys.number(kTurningShare, 1) != 1)
     keys.refuse(kTurningShare, "rotating a part of each head is not supported");
   const char* const kCausalDecoders = "only causal decoders as transformers' own classes are supported";
-  for (const char* key : {"is_encoder_decoder", "add_cross_attention", "use_qk_norm"})
+  for (const char* key : {"is_encoder_decoder", "add_cross_attention"})
     if (keys.boolean(key, false)) keys.refuse(key, kCausalDecoders);
+  if (keys.boolean("use_qk_norm", kind.qk_norm) != kind.qk_norm)
+    keys.refuse("use_qk_norm", cat("queries and keys of this family are ", kind.qk_norm ? "always" : "never",
+                                   " normed in transformers"));
   // Gemma 4's "vision" is of images alone.
   if (kind.gemma4 ? keys.text("use_bidirectional_attention", "vision") != "vision"
                   : keys.boolean("use_bidirectional_attention", false))
@@ -92,7 +95,7 @@ void refuse_unbuilt_experts(const ConfigKeys& keys, const ExpertKind& kind) {
       "several experts that every token shares, groups of experts and other routers are "
       "not supported");
   if (kind.shared_width == 0)
-    keys.refuse_unless_absent({kSharedWidthKey}, "this family has no expert that every token shares");
+    keys.refuse_unless_none({kSharedWidthKey}, "this family has no expert that every token shares");
   if (keys.boolean("output_router_logits", false))
     keys.refuse("output_router_logits",
                 "transformers would add a loss that balances the load of the experts, which is not built; "

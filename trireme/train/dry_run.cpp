@@ -9,6 +9,7 @@
 #include "trireme/device/peak_memory.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/forecast/memory_forecast.h"
+#include "trireme/kernels/backward_heads.h"
 #include "trireme/measure/synthetic_tokens.h"
 #include "trireme/train/check_run.h"
 #include "trireme/train/memory_watch.h"
@@ -50,7 +51,7 @@ DryRun::Rank memory_of_rank(Engine& engine, const DryRun& run, int64_t room_byte
   const MemoryState memory = engine.memory_account()->state();
   ForecastInputs as_run = engine.forecast_inputs(run.samples, run.sequence_tokens);
   const MemoryForecast forecast = memory_forecast(as_run);
-  as_run.documents_alone = false;  // none is causal where a query sees the nearest keys alone
+  if (run.nearest_keys > 0) as_run.documents_alone = false;  // no document is causal within a window
   return {memory.peak_total_bytes,
           forecast.peak_total_bytes,
           memory.host.peak_total_bytes,
@@ -61,6 +62,17 @@ DryRun::Rank memory_of_rank(Engine& engine, const DryRun& run, int64_t room_byte
 }
 
 }  // namespace
+
+int64_t nearest_keys_of_dry_run(const EngineOptions& options, const ModelConfig& config) {
+  if (options.device.is_cpu()) return kNearestKeys;
+  const bool knows_windows = options.attention == AttentionKernel::automatic ||
+                             options.attention == AttentionKernel::flash ||
+                             options.attention == AttentionKernel::cudnn_packed;
+  const int64_t widest = std::max(config.heads().width, config.heads_of_full_attention().width);
+  const bool by_flash = knows_windows && options.precision != Precision::fp32 && config.score_cap == 0 &&
+                        widest <= kMostFlashWidth;
+  return by_flash ? kNearestKeys : 0;
+}
 
 const DryRun::Rank& DryRun::fullest() const {
   return *std::ranges::max_element(ranks, {}, &Rank::share);
@@ -116,10 +128,6 @@ DryRun dry_run(World& world, const TrainOptions& asked) {
   const StagePlan plan = plan_run(options, of_folder, world);
   const int stage = plan.fullest_stage();
   options = plan.options[static_cast<size_t>(stage)];
-  if (!options.engine.device.is_cpu() && takes_whole_samples_alone(options.engine.attention))
-    throw ConfigError(cat("--dry_run cuts attention short by a window, which --attention ",
-                          name_of(options.engine.attention),
-                          " does not know; leave one of them out, or give --attention flash"));
   DryRun run;
   for (int other = 0; other < plan.count(); ++other)
     if (!plan.engine_changes(stage, other).empty()) run.stages_not_shown.push_back(other + 1);
@@ -129,8 +137,7 @@ DryRun dry_run(World& world, const TrainOptions& asked) {
   run.micro_batches = std::min<int64_t>(2, options.gradient_accumulation_steps);
   // The data, which has the longest document, is not read.
   check_stage(plan, stage, options.samples.packing == Packing::concat ? run.sequence_tokens : 0, world);
-  // In fp32 no kernel of a GPU but the plain one knows windows, and that one takes few rows.
-  run.nearest_keys = run.on_gpu && options.engine.precision == Precision::fp32 ? 0 : kNearestKeys;
+  run.nearest_keys = nearest_keys_of_dry_run(options.engine, of_folder);
   options.engine.nearest_keys = run.nearest_keys;
   const int64_t room_bytes = memory_room_bytes(options.engine, world.identity());
   const auto engine = assemble(world, options.model_dir, options.engine);

@@ -1,7 +1,7 @@
 // --dry_run: shows that a run's memory fits, in place of the run. Two optimizer steps of the run's engine at
 // its fullest micro-batch, where each query sees the nearest keys alone (kernels/nearest_keys.h): the same
-// buffers in a small part of the time. In fp32 on a GPU each sees all. Tokens are synthetic, and nothing is
-// read but the model, nothing written but what is offloaded to a disk.
+// buffers in a small part of the time. Tokens are synthetic, and nothing is read but the model, nothing
+// written but what is offloaded to a disk.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +44,10 @@ struct DryRun {
   // A line a rank, the verdict, and what these steps cannot show. Ends in a newline.
   std::string text() const;
 };
+
+// 0: every key, on a GPU where FlashAttention-2 does not serve. The others' memory for windows is not that for
+// whole samples, or they know no windows.
+int64_t nearest_keys_of_dry_run(const EngineOptions& options, const ModelConfig& config);
 
 // In the stage of the most tokens a micro-batch: what a step of one engine holds grows with them. Of a step's
 // micro-batches two are run: those after them find the same. Throws ConfigError: options that cannot stand
