@@ -120,25 +120,20 @@ MetricsLog::MetricsLog(fs::path file, int64_t last_step, const std::function<voi
     throw DataError(cat(file_.string(), ": cannot open to write: ", problem));
 }
 
-MetricsLog::~MetricsLog() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
 std::string MetricsLog::open() {
   std::error_code made;  // the open below reports a failure
   fs::create_directories(file_.parent_path(), made);
-  descriptor_ = ::open(file_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
-  return descriptor_ < 0 ? std::strerror(errno) : "";
+  log_ = FileDescriptor(::open(file_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
+  return log_.is_open() ? "" : std::strerror(errno);
 }
 
 std::string MetricsLog::write(const Json& record) {
   std::string removed;
-  if (look_.due() && is_unlinked(descriptor_)) {
+  if (look_.due() && is_unlinked(log_.get())) {
     removed = "it was removed; it is begun anew with this step";
-    ::close(descriptor_);
     if (std::string problem = open(); !problem.empty()) return problem;
   }
-  const std::string problem = append_whole(descriptor_, record.dump() + "\n");
+  const std::string problem = append_whole(log_.get(), record.dump() + "\n");
   return problem.empty() ? removed : problem;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "trireme/base/clock.h"
+#include "trireme/base/file_descriptor.h"
 #include "trireme/base/json.h"
 #include "trireme/device/memory_category.h"
 
@@ -59,8 +60,6 @@ class MetricsLog {
   MetricsLog(std::filesystem::path file, int64_t last_step,
              const std::function<void(const std::string&)>& note = nullptr, double look_seconds = 10,
              LastEvaluation evaluation = LastEvaluation::kept);
-  ~MetricsLog();
-  MetricsLog& operator=(MetricsLog&&) = delete;
 
   // Returns an empty text or the problem, which is worth a warning but not the run's end. A removed file is
   // begun anew with this record; a check for that runs every `look_seconds`.
@@ -71,7 +70,7 @@ class MetricsLog {
 
   const std::filesystem::path file_;
   NowAndThen look_;
-  int descriptor_ = -1;
+  FileDescriptor log_;
 };
 
 // On a terminal, one line that is redrawn, never wider than the terminal. Elsewhere a plain line for the

@@ -75,21 +75,16 @@ std::vector<EventScalar> event_scalars(const Json& record) {
   return scalars;
 }
 
-TensorBoardEvents::~TensorBoardEvents() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
 std::string TensorBoardEvents::write(const Json& record) {
   std::string removed;
-  if (descriptor_ >= 0 && look_.due() && is_unlinked(descriptor_)) {
+  if (events_.is_open() && look_.due() && is_unlinked(events_.get())) {
     removed = "the file was removed; it is begun anew";
-    ::close(descriptor_);
-    descriptor_ = -1;
+    events_.close();
   }
-  if (descriptor_ < 0)
+  if (!events_.is_open())
     if (std::string problem = open(); !problem.empty()) return problem;
   const std::string problem = append_whole(
-      descriptor_,
+      events_.get(),
       event_record(scalars_event(unix_seconds(), record.at("step").get<int64_t>(), event_scalars(record))));
   return problem.empty() ? removed : problem;
 }
@@ -99,15 +94,14 @@ std::string TensorBoardEvents::open() try {
   fs::create_directories(folder_, error);
   if (error) return error.message();
   const fs::path file = folder_ / file_name(folder_);
-  descriptor_ = ::open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) return std::strerror(errno);
+  events_ = FileDescriptor(::open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (!events_.is_open()) return std::strerror(errno);
   const double now = unix_seconds();
-  std::string problem = append_whole(descriptor_, event_record(file_version_event(now)) +
-                                                      event_record(session_start_event(now, first_step_)));
+  std::string problem = append_whole(events_.get(), event_record(file_version_event(now)) +
+                                                        event_record(session_start_event(now, first_step_)));
   if (!problem.empty()) {
     fs::remove(file, error);
-    ::close(descriptor_);
-    descriptor_ = -1;
+    events_.close();
   }
   return problem;
 } catch (const Error& error) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "trireme/base/clock.h"
+#include "trireme/base/file_descriptor.h"
 #include "trireme/base/json.h"
 #include "trireme/train/tensorboard_record.h"
 
@@ -31,8 +32,6 @@ class TensorBoardEvents {
   // is made again; a check for that runs every `look_seconds`.
   TensorBoardEvents(std::filesystem::path folder, int64_t first_step, double look_seconds = 10)
       : folder_(std::move(folder)), first_step_(first_step), look_(look_seconds) {}
-  ~TensorBoardEvents();
-  TensorBoardEvents& operator=(TensorBoardEvents&&) = delete;
 
   // Hands the record's event to the system at once. Returns an empty text; or why it could not (the record is
   // left out, the file still holds whole records, and the next call tries again); or that the file was
@@ -45,7 +44,7 @@ class TensorBoardEvents {
   const std::filesystem::path folder_;
   const int64_t first_step_;
   NowAndThen look_;
-  int descriptor_ = -1;
+  FileDescriptor events_;
 };
 
 }  // namespace trireme
