@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/option_value.h"
 #include "trireme/cli/train.h"
 
 #include "tests/support/file_bytes.h"

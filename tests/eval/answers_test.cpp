@@ -8,38 +8,22 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "trireme/comm/thread_world.h"
-#include "trireme/data/held_out_split.h"
-#include "trireme/data/indexed_dataset_writer.h"
-#include "trireme/engine/assemble.h"
 #include "trireme/eval/loss_by_position.h"
-#include "trireme/eval/rank_rows.h"
 
-#include "tests/engine/tiny_model.h"
+#include "tests/eval/evaluated_set.h"
 
 namespace trireme::answers_test {
 namespace {
 
-constexpr int64_t kVocabulary = 70;
 constexpr int64_t kRowTokens = 60;
-// Tokens of each document, and of its prompt; the third has no target.
-constexpr std::array<std::pair<int, int>, 8> kDocuments{
-    {{50, 41}, {9, 1}, {12, 12}, {60, 3}, {31, 30}, {20, 0}, {2, 1}, {44, 20}}};
 
-class Answers : public ::testing::Test {
+class Answers : public testing::EvaluatedSet {
  protected:
-  Answers() {
-    testing::write_tiny_model(folder_.path() / "model", testing::tiny_llama_config());
-    IndexedDatasetWriter writer(folder_.path() / "set", kVocabulary);
-    int32_t next = 0;
-    for (const auto& [size, prompt] : kDocuments) {
-      std::vector<int32_t> ids;
-      ids.reserve(static_cast<size_t>(size));
-      for (int i = 0; i < size; ++i, ++next) ids.push_back(next * next % kVocabulary);
-      writer.add_document(ids, prompt);
-    }
-    writer.finish();
-  }
+  // The third has no target.
+  inline static const std::vector<Document> kDocuments{{50, 41}, {9, 1},  {12, 12}, {60, 3},
+                                                       {31, 30}, {20, 0}, {2, 1},   {44, 20}};
+
+  Answers() : EvaluatedSet(kDocuments) {}
 
   struct Found {
     std::vector<AnsweredDocument> documents;
@@ -49,19 +33,10 @@ class Answers : public ::testing::Test {
   Found evaluate(int ranks, int ulysses, int ring, Packing packing) {
     Found found;
     std::mutex mutex;
-    run_ranks_as_threads(ranks, [&](World& world) {
-      EngineOptions options;
-      options.ulysses = ulysses;
-      options.ring = ring;
-      const auto engine = assemble(world, folder_.path() / "model", options);
-      const auto set = std::make_shared<IndexedDataset>(folder_.path() / "set");
-      LoaderOptions settings;
-      settings.packing = packing;
-      settings.sequence_tokens = kRowTokens;
-      settings = rows_of_rank(settings, engine->mesh());
-      EvaluationLoader loader(set, whole_set(*set), settings), again(set, whole_set(*set), settings);
-      Found of_rank{evaluate_answers(*engine, loader),
-                    evaluate_loss_by_position(*engine, again, {0, kRowTokens})};
+    on_ranks(ranks, ulysses, ring, kRowTokens, packing, [&](Engine& engine, const Rows& rows) {
+      EvaluationLoader loader = rows.loader(), again = rows.loader();
+      Found of_rank{evaluate_answers(engine, loader),
+                    evaluate_loss_by_position(engine, again, {0, kRowTokens})};
       const std::lock_guard<std::mutex> lock(mutex);
       if (!found.documents.empty()) {
         EXPECT_EQ(of_rank.documents.size(), found.documents.size()) << "ranks differ";
@@ -70,8 +45,6 @@ class Answers : public ::testing::Test {
     });
     return found;
   }
-
-  testing::TemporaryFolder folder_;
 };
 
 TEST_F(Answers, of_all_documents_come_in_the_order_of_rows_with_all_their_targets) {

@@ -1,6 +1,5 @@
 #include "trireme/eval/loss_by_position.h"
 
-#include <array>
 #include <cmath>
 #include <mutex>
 
@@ -8,51 +7,23 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
-#include "trireme/comm/thread_world.h"
-#include "trireme/data/held_out_split.h"
-#include "trireme/data/indexed_dataset_writer.h"
-#include "trireme/engine/assemble.h"
-#include "trireme/eval/rank_rows.h"
 
-#include "tests/engine/tiny_model.h"
+#include "tests/eval/evaluated_set.h"
 
 namespace trireme {
 namespace {
 
-constexpr int64_t kVocabulary = 70;
-constexpr std::array<int, 6> kDocuments{50, 1, 9, 85, 36, 19};
-
-class LossByPosition : public ::testing::Test {
+class LossByPosition : public testing::EvaluatedSet {
  protected:
-  LossByPosition() {
-    testing::write_tiny_model(folder_.path() / "model", testing::tiny_llama_config());
-    IndexedDatasetWriter writer(folder_.path() / "set", kVocabulary);
-    int32_t next = 0;
-    for (const int size : kDocuments) {
-      std::vector<int32_t> ids;
-      ids.reserve(static_cast<size_t>(size));
-      for (int i = 0; i < size; ++i, ++next) ids.push_back(next * next % kVocabulary);
-      writer.add_document(ids);
-    }
-    writer.finish();
-  }
+  LossByPosition() : EvaluatedSet({{50}, {1}, {9}, {85}, {36}, {19}}) {}
 
   PositionLoss evaluate(int ranks, int ulysses, int ring, int64_t tokens, const std::vector<int64_t>& edges,
                         Packing packing) {
     PositionLoss result;
     std::mutex mutex;
-    run_ranks_as_threads(ranks, [&](World& world) {
-      EngineOptions options;
-      options.ulysses = ulysses;
-      options.ring = ring;
-      const auto engine = assemble(world, folder_.path() / "model", options);
-      const auto set = std::make_shared<IndexedDataset>(folder_.path() / "set");
-      LoaderOptions settings;
-      settings.packing = packing;
-      settings.sequence_tokens = tokens;
-      settings = rows_of_rank(settings, engine->mesh());
-      EvaluationLoader loader(set, whole_set(*set), settings);
-      const PositionLoss of_rank = evaluate_loss_by_position(*engine, loader, edges);
+    on_ranks(ranks, ulysses, ring, tokens, packing, [&](Engine& engine, const Rows& rows) {
+      EvaluationLoader loader = rows.loader();
+      const PositionLoss of_rank = evaluate_loss_by_position(engine, loader, edges);
       const std::lock_guard<std::mutex> lock(mutex);
       if (!result.buckets.empty()) {
         EXPECT_EQ(result.to_json(), of_rank.to_json()) << "ranks disagree";
@@ -61,8 +32,6 @@ class LossByPosition : public ::testing::Test {
     });
     return result;
   }
-
-  testing::TemporaryFolder folder_;
 };
 
 // The oracle: log-softmax of the logits of one rank, in fp64, window by window.

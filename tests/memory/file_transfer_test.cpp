@@ -32,11 +32,11 @@ std::vector<char> random_bytes(int64_t bytes, uint64_t seed) {
 
 class FileTransfers : public ::testing::TestWithParam<FileTransfer::Access> {
  protected:
-  void grow(int64_t bytes) const { ASSERT_EQ(::ftruncate(file_.descriptor(), bytes), 0); }
+  void grow(int64_t bytes) const { ASSERT_EQ(::ftruncate(file_.get(), bytes), 0); }
 
   const TemporaryFolder folder_;
-  const NamelessFile file_{folder_.path()};
-  const FileTransfer transfer_{file_.descriptor(), GetParam()};
+  const FileDescriptor file_ = open_nameless_file(folder_.path());
+  const FileTransfer transfer_{file_.get(), GetParam()};
 };
 
 INSTANTIATE_TEST_SUITE_P(ways, FileTransfers,
@@ -97,7 +97,7 @@ TEST_P(FileTransfers, leave_nothing_in_the_page_cache) {
   ASSERT_EQ(transfer_.read(0, read.data(), bytes), "");
   if (GetParam() == FileTransfer::Access::automatic && !transfer_.past_page_cache())
     GTEST_SKIP() << "the file system of " << folder_.path() << " has no O_DIRECT";
-  void* mapped = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ, MAP_SHARED, file_.descriptor(), 0);
+  void* mapped = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ, MAP_SHARED, file_.get(), 0);
   ASSERT_NE(mapped, MAP_FAILED);
   std::vector<unsigned char> resident(static_cast<size_t>(bytes / ::sysconf(_SC_PAGESIZE)));
   ASSERT_EQ(::mincore(mapped, static_cast<size_t>(bytes), resident.data()), 0);
@@ -110,9 +110,9 @@ TEST_P(FileTransfers, leave_nothing_in_the_page_cache) {
 
 TEST(FileTransfer, leaves_the_file_empty_when_it_tries_what_works) {
   const TemporaryFolder folder;
-  const NamelessFile file(folder.path());
-  const FileTransfer transfer(file.descriptor());
-  EXPECT_EQ(::lseek(file.descriptor(), 0, SEEK_END), 0);
+  const FileDescriptor file = open_nameless_file(folder.path());
+  const FileTransfer transfer(file.get());
+  EXPECT_EQ(::lseek(file.get(), 0, SEEK_END), 0);
 }
 
 }  // namespace

@@ -24,14 +24,14 @@ using trireme::testing::status_of;
 using trireme::testing::TemporaryFolder;
 
 TEST(NamelessFile, has_no_name_whichever_way_it_is_made) {
-  for (const auto creation : {NamelessFile::Creation::automatic, NamelessFile::Creation::unlinked}) {
+  for (const auto creation : {NamelessCreation::automatic, NamelessCreation::unlinked}) {
     const TemporaryFolder folder;
-    const NamelessFile file(folder.path(), creation);
+    const FileDescriptor file = open_nameless_file(folder.path(), creation);
     EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
     EXPECT_EQ(status_of(open_file_in(folder.path())).st_nlink, 0U);
-    ASSERT_EQ(::pwrite(file.descriptor(), "ab", 2, 5), 2);
+    ASSERT_EQ(::pwrite(file.get(), "ab", 2, 5), 2);
     char read[2] = {};
-    ASSERT_EQ(::pread(file.descriptor(), read, 2, 5), 2);
+    ASSERT_EQ(::pread(file.get(), read, 2, 5), 2);
     EXPECT_EQ(read[1], 'b');
   }
 }

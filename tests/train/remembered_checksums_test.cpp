@@ -5,7 +5,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/json.h"
-#include "trireme/train/file_checksum.h"
+#include "trireme/train/checksum.h"
 
 #include "tests/support/file_bytes.h"
 #include "tests/support/temporary_folder.h"

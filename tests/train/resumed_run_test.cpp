@@ -13,6 +13,7 @@
 #include "trireme/data/indexed_dataset.h"
 #include "trireme/train/run_directory.h"
 
+#include "tests/support/error_message.h"
 #include "tests/support/file_bytes.h"
 #include "tests/support/source_folder.h"
 #include "tests/train/tiny_run.h"
@@ -32,12 +33,7 @@ using testing::TinyRun;
 using testing::train_on_ranks;
 
 std::string problem_of(const TrainOptions& options, int ranks = 1) {
-  try {
-    train_on_ranks(ranks, options);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "trained";
+  return testing::message_of<ConfigError>([&] { train_on_ranks(ranks, options); });
 }
 
 fs::path tokenizer() {
@@ -452,7 +448,7 @@ TEST(OverwritingRun, contradicts_one_that_resumes) {
     EXPECT_THAT(problem_of(options), AllOf(HasSubstr("--overwrite_output_dir"), HasSubstr(resume)));
   }
   options.resume_from_checkpoint = "false";
-  EXPECT_EQ(problem_of(options), "trained");
+  EXPECT_EQ(problem_of(options), "no error");
 }
 
 // Refused late (the set is too short for its second stage), and ended by an error in its first step: the

@@ -168,6 +168,13 @@ TEST(StagePlan, takes_the_same_samples_of_a_step_on_other_ranks_by_more_micro_ba
   EXPECT_EQ(options.gradient_accumulation_steps, 1);
 }
 
+TEST(StagePlan, a_mistyped_choice_suggests_the_nearest) {
+  EXPECT_EQ(
+      refusal(R"([{"max_seq_length": 64, "steps": 2, "offload_params": "dsik"}])"),
+      "--context_stages, stage 1: offload_params is 'dsik'; expected one of none|cpu|disk. Did you mean "
+      "'disk'?");
+}
+
 TEST(StagePlan, what_is_wrong_names_the_stage_and_the_key) {
   const std::string first = R"([{"max_seq_length": 64, "steps": 2}, )";
   EXPECT_THAT(refusal(first + R"({"steps": 2, "lenght": 3}])"),
@@ -176,9 +183,9 @@ TEST(StagePlan, what_is_wrong_names_the_stage_and_the_key) {
               HasSubstr("'optim' is nothing that a stage"));
   EXPECT_THAT(refusal(first + R"({"steps": 2, "zero": 4}])"), HasSubstr("--zero is 4"));
   EXPECT_THAT(refusal(first + R"({"steps": 2, "offload_params": "moon"}])"),
-              HasSubstr("expected none|cpu|disk"));
+              HasSubstr("offload_params is 'moon'; expected one of none|cpu|disk"));
   EXPECT_THAT(refusal(first + R"({"steps": 0}])"), HasSubstr("steps is 0"));
-  EXPECT_THAT(refusal(first + R"({"steps": 2.5}])"), HasSubstr("steps is 2.5"));
+  EXPECT_THAT(refusal(first + R"({"steps": 2.5}])"), HasSubstr("steps: '2.5' is not a number"));
   EXPECT_THAT(refusal(first + R"({"steps": 2, "tokens": 5}])"), HasSubstr("one of steps and tokens"));
   EXPECT_THAT(refusal(first + R"({"max_seq_length": 64}])"), HasSubstr("one of steps and tokens"));
   EXPECT_THAT(refusal(first + R"({"steps": 2, "sp": 3}])"), HasSubstr("3"));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/base/option_value.h"
 #include "trireme/cli/config_document.h"
 #include "trireme/cli/deepspeed_config.h"
 #include "trireme/cli/deepspeed_keys.h"

@@ -1,14 +1,12 @@
 #include "trireme/cli/option_parser.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
 #include <iostream>
 #include <unistd.h>
 
 #include "trireme/base/error.h"
 #include "trireme/base/nearest_name.h"
-#include "trireme/base/sizes.h"
+#include "trireme/base/option_value.h"
 #include "trireme/base/terminal.h"
 #include "trireme/cli/foreign_flags.h"
 
@@ -17,23 +15,6 @@ namespace {
 
 bool is_flag(const std::string& word) {
   return word.size() > 2 && word.starts_with("--");
-}
-
-std::optional<bool> parse_boolean(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  for (const char* yes : {"true", "yes", "1", "on", "y", "t"})
-    if (text == yes) return true;
-  for (const char* no : {"false", "no", "0", "off", "n", "f"})
-    if (text == no) return false;
-  return std::nullopt;
-}
-
-double parse_real(const std::string& text, const std::string& name) {
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != '\0' || !std::isfinite(number))
-    throw ConfigError(cat("--", name, " is '", quotation(text), "'; expected a number such as 3e-4"));
-  return number;
 }
 
 // Words of `text` in lines of `width` columns; those after the first begin `indent` columns further right.
@@ -54,55 +35,7 @@ std::string wrapped(const std::string& text, size_t width, size_t indent) {
   return lines;
 }
 
-// As a flag's words; a file may say true for text, and an object or a list for JSON text.
-std::vector<std::string> words_of_value(const Option& option, const Json& value) {
-  if (value.is_string()) return {value.get<std::string>()};
-  if (value.is_array() && option.type == OptionType::paths) {
-    std::vector<std::string> words;
-    for (const Json& each : value) words.push_back(each.is_string() ? each.get<std::string>() : each.dump());
-    if (!words.empty()) return words;
-  }
-  const bool is_number = option.type == OptionType::count || option.type == OptionType::real;
-  const bool fits = (value.is_number() && (is_number || option.type == OptionType::text)) ||
-                    (value.is_boolean() && !is_number && option.type != OptionType::path) ||
-                    (value.is_structured() && option.type == OptionType::text);
-  if (!fits)
-    throw ConfigError(cat("--", option.name, " is ", quotation(value), "; expected ",
-                          value_text(option).empty() ? "true or false" : value_text(option)));
-  const bool whole = value.is_number_float() && option.type == OptionType::count &&
-                     value == std::floor(value.get<double>()) && std::abs(value.get<double>()) < 1e15;
-  return {whole ? cat(static_cast<int64_t>(value.get<double>())) : value.dump()};
-}
-
 }  // namespace
-
-Json parse_option_words(const Option& option, const std::vector<std::string>& words) {
-  const std::string& word = words.front();
-  switch (option.type) {
-    case OptionType::text:
-    case OptionType::path:
-      return word;
-    case OptionType::paths:
-      return words;
-    case OptionType::count:
-      return parse_count(word, "--" + option.name);
-    case OptionType::real:
-      return parse_real(word, option.name);
-    case OptionType::boolean:
-      if (const auto parsed = parse_boolean(word)) return *parsed;
-      throw ConfigError(cat("--", option.name, " is '", quotation(word), "'; expected true or false"));
-    case OptionType::choice:
-      break;
-  }
-  if (std::find(option.choices.begin(), option.choices.end(), word) != option.choices.end()) return word;
-  const auto nearest = nearest_name(word, option.choices);
-  throw ConfigError(cat("--", option.name, " is '", quotation(word), "'; expected one of ",
-                        value_text(option), nearest ? cat(". Did you mean '", *nearest, "'?") : ""));
-}
-
-Json parse_option_value(const Option& option, const Json& value) {
-  return parse_option_words(option, words_of_value(option, value));
-}
 
 bool is_switched_on(const std::string& name, const std::vector<std::string>& arguments) {
   const std::string flag = "--" + name;
@@ -116,27 +49,6 @@ bool is_switched_on(const std::string& name, const std::vector<std::string>& arg
 
 bool asks_for_help(const std::string& word) {
   return word == "--help" || word == "-h";
-}
-
-std::string value_text(const Option& option) {
-  std::string list;
-  switch (option.type) {
-    case OptionType::text:
-      return "TEXT";
-    case OptionType::path:
-      return "PATH";
-    case OptionType::paths:
-      return "PATH...";
-    case OptionType::count:
-      return option.range->least < 0 ? "INT" : "COUNT";
-    case OptionType::real:
-      return "NUMBER";
-    case OptionType::boolean:
-      return "";
-    case OptionType::choice:
-      for (const std::string& choice : option.choices) list += (list.empty() ? "" : "|") + choice;
-  }
-  return list;
 }
 
 std::string default_text(const Option& option) {

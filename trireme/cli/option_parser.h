@@ -74,12 +74,6 @@ class OptionParser : public OptionList {
   std::vector<GivenValue> given_;  // with the values as the options keep them
 };
 
-// The value that a flag's words stand for. Throws ConfigError.
-Json parse_option_words(const Option& option, const std::vector<std::string>& words);
-// The same of a value of a file. Throws ConfigError too: another type.
-Json parse_option_value(const Option& option, const Json& value);
-// "COUNT", "fp32|bf16", ...: what a flag takes.
-std::string value_text(const Option& option);
 // The default, as a flag would give it; empty: none, or false.
 std::string default_text(const Option& option);
 

@@ -28,16 +28,14 @@ int64_t random_number() {
   return static_cast<int64_t>(bits >> 1U);
 }
 
-// A descriptor that holds the folder's lock; -1 if another process holds it or this user has no such folder.
-int lock_folder(const fs::path& folder) {
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (descriptor < 0) return -1;
+// Holds the folder's lock; not open if another process holds it or this user has no such folder.
+FileDescriptor lock_folder(const fs::path& folder) {
+  FileDescriptor lock(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat status {};
-  if (::fstat(descriptor, &status) == 0 && status.st_uid == ::geteuid() &&
-      ::flock(descriptor, LOCK_EX | LOCK_NB) == 0)
-    return descriptor;
-  ::close(descriptor);
-  return -1;
+  if (::fstat(lock.get(), &status) == 0 && status.st_uid == ::geteuid() &&
+      ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0)
+    return lock;
+  return FileDescriptor();
 }
 
 bool is_digits(const std::string& text) {
@@ -52,11 +50,10 @@ void remove_abandoned(const fs::path& prefix) {
   for (fs::directory_iterator entry(parent, error), end; !error && entry != end; entry.increment(error)) {
     const std::string other = entry->path().filename().string();
     if (!other.starts_with(name) || !is_digits(other.substr(name.size()))) continue;
-    const int lock = lock_folder(entry->path());
-    if (lock < 0) continue;
+    const FileDescriptor lock = lock_folder(entry->path());
+    if (!lock.is_open()) continue;
     std::error_code ignored;
     fs::remove_all(entry->path(), ignored);
-    ::close(lock);
   }
 }
 
@@ -78,12 +75,11 @@ bool OwnedFolder::make(const fs::path& prefix, mode_t mode) {
   lock_ = lock_folder(path_);
   struct stat held {
   }, named{};
-  const bool ours = lock_ >= 0 && ::fstat(lock_, &held) == 0 && ::stat(path_.c_str(), &named) == 0 &&
-                    held.st_ino == named.st_ino;
+  const bool ours = lock_.is_open() && ::fstat(lock_.get(), &held) == 0 &&
+                    ::stat(path_.c_str(), &named) == 0 && held.st_ino == named.st_ino;
   if (ours) return true;
   // Another process found the folder before it was locked, and removes it; or this file system has no locks.
-  if (lock_ >= 0) ::close(lock_);
-  lock_ = -1;
+  lock_.close();
   std::error_code error;
   return fs::exists(path_, error);
 }
@@ -105,7 +101,6 @@ void OwnedFolder::keep_as(const fs::path& name) {
 OwnedFolder::~OwnedFolder() {
   std::error_code ignored;
   if (!is_kept_) fs::remove_all(path_, ignored);
-  if (lock_ >= 0) ::close(lock_);
 }
 
 }  // namespace trireme

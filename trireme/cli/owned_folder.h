@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <sys/types.h>
 
+#include "trireme/base/file_descriptor.h"
+
 namespace trireme {
 
 class OwnedFolder {
@@ -30,7 +32,7 @@ class OwnedFolder {
   int64_t number_ = 0;
   std::filesystem::path path_;
   bool is_kept_ = false;
-  int lock_ = -1;
+  FileDescriptor lock_;
 };
 
 }  // namespace trireme

@@ -6,6 +6,7 @@
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
 #include "trireme/base/input_file.h"
+#include "trireme/base/option_value.h"
 #include "trireme/cli/train.h"
 #include "trireme/cli/unread_flags.h"
 #include "trireme/plan/plan_html.h"

@@ -12,11 +12,11 @@
 namespace trireme {
 namespace {
 
-int open_unlinked(const std::filesystem::path& folder) {
+FileDescriptor open_unlinked(const std::filesystem::path& folder) {
   std::string name = (folder / ".trireme-offload-XXXXXX").string();
-  const int descriptor = ::mkostemp(name.data(), O_CLOEXEC);
-  if (descriptor >= 0) ::unlink(name.c_str());
-  return descriptor;
+  FileDescriptor file(::mkostemp(name.data(), O_CLOEXEC));
+  if (file.is_open()) ::unlink(name.c_str());
+  return file;
 }
 
 // Errors of open() where the kernel or the file system does not know O_TMPFILE.
@@ -26,20 +26,17 @@ bool no_tmpfile(int error) {
 
 }  // namespace
 
-NamelessFile::NamelessFile(const std::filesystem::path& folder, Creation creation) {
-  if (creation == Creation::automatic) {
-    // O_EXCL: nobody may give it a name later.
-    descriptor_ = ::open(folder.c_str(), O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
-    if (descriptor_ >= 0) return;
-  }
-  if (creation == Creation::unlinked || no_tmpfile(errno)) descriptor_ = open_unlinked(folder);
-  if (descriptor_ < 0)
+FileDescriptor open_nameless_file(const std::filesystem::path& folder, NamelessCreation creation) {
+  FileDescriptor file;
+  // O_EXCL: nobody may give it a name later.
+  if (creation == NamelessCreation::automatic)
+    file = FileDescriptor(::open(folder.c_str(), O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
+  if (!file.is_open() && (creation == NamelessCreation::unlinked || no_tmpfile(errno)))
+    file = open_unlinked(folder);
+  if (!file.is_open())
     throw ConfigError(cat("cannot make a file for offload in ", folder.string(), ": ", std::strerror(errno),
                           "; --offload_dir must be an existing folder that this user may write to"));
-}
-
-NamelessFile::~NamelessFile() {
-  ::close(descriptor_);
+  return file;
 }
 
 }  // namespace trireme

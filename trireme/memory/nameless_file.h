@@ -4,23 +4,17 @@
 
 #include <filesystem>
 
+#include "trireme/base/file_descriptor.h"
+
 namespace trireme {
 
-class NamelessFile {
- public:
-  enum class Creation {
-    automatic,  // O_TMPFILE; where the file system has none, unlinked
-    unlinked,   // made with a name that is removed at once
-  };
-  // Open for reading and writing, empty. ConfigError when the folder is missing or cannot be written.
-  explicit NamelessFile(const std::filesystem::path& folder, Creation creation = Creation::automatic);
-  ~NamelessFile();
-  NamelessFile& operator=(NamelessFile&&) = delete;
-
-  int descriptor() const { return descriptor_; }
-
- private:
-  int descriptor_ = -1;
+enum class NamelessCreation {
+  automatic,  // O_TMPFILE; where the file system has none, unlinked
+  unlinked,   // made with a name that is removed at once
 };
+
+// Open for reading and writing, empty. ConfigError when the folder is missing or cannot be written.
+FileDescriptor open_nameless_file(const std::filesystem::path& folder,
+                                  NamelessCreation creation = NamelessCreation::automatic);
 
 }  // namespace trireme

@@ -10,6 +10,7 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/memory/nameless_file.h"
 
 namespace trireme {
 namespace {
@@ -75,7 +76,10 @@ bool SpillFile::Transfer::pending() const {
 }
 
 SpillFile::SpillFile(const std::filesystem::path& folder, int64_t limit_bytes)
-    : folder_(folder.string()), file_(folder), bytes_(file_.descriptor()), limit_bytes_(limit_bytes) {
+    : folder_(folder.string()),
+      file_(open_nameless_file(folder)),
+      bytes_(file_.get()),
+      limit_bytes_(limit_bytes) {
   for (int i = 0; i < kThreads; ++i)
     threads_.emplace_back([this](const std::stop_token& stop) { serve(stop); });
 }
@@ -93,7 +97,7 @@ SpillFile::Region SpillFile::reserve(int64_t bytes) {
   if (const std::optional<int64_t> free = free_on_disk(); free && size > *free)
     refuse(bytes, cat("the disk has ", exact(*free), " free"));
   const int64_t offset = space_.take(size);
-  if (const int error = take_blocks(file_.descriptor(), offset, size)) {
+  if (const int error = take_blocks(file_.get(), offset, size)) {
     free_blocks(offset, size);
     space_.give_back(offset, size);
     refuse(bytes, std::strerror(error));
@@ -174,13 +178,13 @@ void SpillFile::serve(const std::stop_token& stop) {
 std::optional<int64_t> SpillFile::free_on_disk() const {
   struct statvfs disk = {};
   // Released blocks that a file system keeps count neither as free nor as this rank's.
-  if (keeps_blocks_ || ::fstatvfs(file_.descriptor(), &disk) != 0 || disk.f_blocks == 0) return {};
+  if (keeps_blocks_ || ::fstatvfs(file_.get(), &disk) != 0 || disk.f_blocks == 0) return {};
   return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
 }
 
 void SpillFile::free_blocks(int64_t offset, int64_t bytes) {
-  const int result = TEMP_FAILURE_RETRY(
-      ::fallocate(file_.descriptor(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes));
+  const int result =
+      TEMP_FAILURE_RETRY(::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes));
   if (result != 0) keeps_blocks_ = true;
 }
 

@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/base/file_descriptor.h"
 #include "trireme/memory/file_space.h"
 #include "trireme/memory/file_transfer.h"
-#include "trireme/memory/nameless_file.h"
 
 namespace trireme {
 
@@ -93,7 +93,7 @@ class SpillFile {
   [[noreturn]] void refuse(int64_t bytes, const std::string& reason) const;
 
   const std::string folder_;
-  const NamelessFile file_;
+  const FileDescriptor file_;
   const FileTransfer bytes_;
   const int64_t limit_bytes_;
   const std::shared_ptr<Waits> waits_ = std::make_shared<Waits>();

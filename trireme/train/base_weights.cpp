@@ -4,7 +4,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/train/checkpoint_names.h"
-#include "trireme/train/digest.h"
+#include "trireme/train/checksum.h"
 
 namespace fs = std::filesystem;
 

@@ -17,7 +17,7 @@
 #include "trireme/base/json.h"
 #include "trireme/base/safetensors.h"
 #include "trireme/train/checkpoint_names.h"
-#include "trireme/train/file_checksum.h"
+#include "trireme/train/checksum.h"
 
 namespace fs = std::filesystem;
 

@@ -9,7 +9,7 @@
 #include "trireme/kernels/local_attention.h"
 #include "trireme/measure/spread.h"
 #include "trireme/plan/first_run.h"
-#include "trireme/train/digest.h"
+#include "trireme/train/checksum.h"
 
 namespace trireme {
 namespace {

@@ -7,8 +7,7 @@
 #include "trireme/data/indexed_dataset.h"
 #include "trireme/data/text_source.h"
 #include "trireme/tokenizer/tokenizer.h"
-#include "trireme/train/digest.h"
-#include "trireme/train/file_checksum.h"
+#include "trireme/train/checksum.h"
 #include "trireme/train/remembered_checksums.h"
 #include "trireme/train/training_data.h"
 

@@ -1,21 +1,14 @@
 #include "trireme/train/metrics.h"
 
-#include <algorithm>
 #include <cerrno>
-#include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <fcntl.h>
 #include <fstream>
 #include <system_error>
-#include <unistd.h>
-#include <vector>
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
-#include "trireme/base/sizes.h"
-#include "trireme/base/write_all.h"
 #include "trireme/plan/plan_json.h"
 
 namespace fs = std::filesystem;
@@ -68,6 +61,13 @@ KeptLines kept_lines(const fs::path& file, int64_t last_step, LastEvaluation eva
   return lines;
 }
 
+std::string open_metrics(const fs::path& file, FileDescriptor& log) {
+  std::error_code made;  // the open below reports a failure
+  fs::create_directories(file.parent_path(), made);
+  log = FileDescriptor(::open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
+  return log.is_open() ? "" : std::strerror(errno);
+}
+
 }  // namespace
 
 Json StepRecord::to_json() const {
@@ -97,122 +97,21 @@ Json StepRecord::to_json() const {
   return record;
 }
 
-std::string append_whole(int descriptor, std::string_view bytes) {
-  const Written written = write_all(descriptor, bytes.data(), bytes.size());
-  if (written.error == 0) return {};
-  [[maybe_unused]] const int cut =
-      ::ftruncate(descriptor, ::lseek(descriptor, 0, SEEK_END) - static_cast<off_t>(written.bytes));
-  return std::strerror(written.error);
-}
-
-MetricsLog::MetricsLog(fs::path file, int64_t last_step, const std::function<void(const std::string&)>& note,
-                       double look_seconds, LastEvaluation evaluation)
-    : file_(std::move(file)), look_(look_seconds) {
-  if (is_there(file_)) {
-    const KeptLines lines = kept_lines(file_, last_step, evaluation);
-    if (lines.dropped > 0) replace_file(file_, lines.kept);
+MetricsLog::MetricsLog(const fs::path& file, int64_t last_step,
+                       const std::function<void(const std::string&)>& note, double look_seconds,
+                       LastEvaluation evaluation)
+    : log_([file](FileDescriptor& log) { return open_metrics(file, log); },
+           "it was removed; it is begun anew with this step", look_seconds) {
+  if (is_there(file)) {
+    const KeptLines lines = kept_lines(file, last_step, evaluation);
+    if (lines.dropped > 0) replace_file(file, lines.kept);
     if (lines.strange > 0 && note)
-      note(cat("warning: ", file_.string(), ": left out ", lines.strange,
+      note(cat("warning: ", file.string(), ": left out ", lines.strange,
                lines.strange == 1 ? " line" : " lines", " that are no records of a step, the first one line ",
                lines.first_strange));
   }
-  if (const std::string problem = open(); !problem.empty())
-    throw DataError(cat(file_.string(), ": cannot open to write: ", problem));
-}
-
-MetricsLog::~MetricsLog() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-std::string MetricsLog::open() {
-  std::error_code made;  // the open below reports a failure
-  fs::create_directories(file_.parent_path(), made);
-  descriptor_ = ::open(file_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
-  return descriptor_ < 0 ? std::strerror(errno) : "";
-}
-
-std::string MetricsLog::write(const Json& record) {
-  std::string removed;
-  if (look_.due() && is_unlinked(descriptor_)) {
-    removed = "it was removed; it is begun anew with this step";
-    ::close(descriptor_);
-    if (std::string problem = open(); !problem.empty()) return problem;
-  }
-  const std::string problem = append_whole(descriptor_, record.dump() + "\n");
-  return problem.empty() ? removed : problem;
-}
-
-ProgressLine::ProgressLine(std::ostream& out, std::function<int()> columns, int64_t logging_steps,
-                           int64_t total_steps, int stages, std::function<double()> clock)
-    : out_(out),
-      columns_(std::move(columns)),
-      logging_steps_(logging_steps),
-      total_steps_(total_steps),
-      stages_(stages),
-      clock_(std::move(clock)) {}
-
-std::string ProgressLine::line(const StepRecord& record, size_t columns) const {
-  const auto number = [](const char* format, double value) {
-    char text[64];
-    std::snprintf(text, sizeof(text), format, value);
-    return std::string(text);
-  };
-  struct Field {
-    std::string text;
-    int rank;  // on a narrow terminal the fields of the highest rank are dropped first
-  };
-  std::vector<Field> fields{{cat("step ", record.step, "/", total_steps_), 0}};
-  if (stages_ > 1) fields.push_back({cat("stage ", record.stage + 1, "/", stages_), 7});
-  if (record.skipped)
-    fields.push_back({std::isfinite(record.loss) && record.loss_scale > 0
-                          ? cat("SKIPPED: fp16 overflow at loss scale ", record.loss_scale)
-                          : std::string("SKIPPED: not finite"),
-                      1});
-  fields.push_back({cat("length ", format_count(record.sequence_tokens)), 8});
-  fields.push_back({number("loss %.4f", record.loss), 2});
-  fields.push_back({number("grad norm %.3g", record.gradient_norm), 5});
-  fields.push_back({number("lr %.3g", record.learning_rate), 6});
-  fields.push_back({cat(format_count(static_cast<int64_t>(record.tokens_per_second)), " tok/s"), 4});
-  fields.push_back({number("MFU %.1f %%", 100 * record.mfu), 9});
-  fields.push_back({cat("mem ", format_bytes(record.memory_bytes)), 10});
-  fields.push_back({cat("left ", format_duration(record.eta_seconds)), 3});
-  for (;;) {
-    std::string text;
-    for (const Field& field : fields) text += cat(text.empty() ? "" : "  ", field.text);
-    if (text.size() <= columns) return text;
-    if (fields.size() == 1) return text.substr(0, columns);
-    fields.erase(std::max_element(fields.begin(), fields.end(),
-                                  [](const Field& a, const Field& b) { return a.rank < b.rank; }));
-  }
-}
-
-void ProgressLine::show(const StepRecord& record) {
-  constexpr double kSilenceSeconds = 60;
-  const auto columns = static_cast<size_t>(columns_ ? columns_() : 0);
-  if (columns == 0) {
-    finish();
-    const double now = clock_();
-    const bool overdue = !shown_seconds_ || now - *shown_seconds_ >= kSilenceSeconds;
-    if (!overdue && record.step % logging_steps_ != 0 && record.step != total_steps_) return;
-    out_ << line(record, std::string::npos) << std::endl;
-    shown_seconds_ = now;
-    return;
-  }
-  std::string text = line(record, columns - 1);  // a character in the last column may begin a new line
-  const size_t width = text.size();
-  if (width < drawn_) text.append(std::min(drawn_, columns - 1) - width, ' ');
-  out_ << text << '\r' << std::flush;  // a launcher passes on lines that end in \r, too
-  drawn_ = width;
-}
-
-void ProgressLine::note(const std::string& text) {
-  finish();
-  out_ << text << std::endl;
-}
-
-void ProgressLine::finish() {
-  if (drawn_ > 0) out_ << std::endl;
-  drawn_ = 0;
+  if (const std::string problem = log_.open(); !problem.empty())
+    throw DataError(cat(file.string(), ": cannot open to write: ", problem));
 }
 
 }  // namespace trireme

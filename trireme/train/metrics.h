@@ -1,18 +1,16 @@
-// A run's reports: a record a step in metrics.jsonl, and a live line for people.
+// A run's records: one a step, in metrics.jsonl.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>
-#include <ostream>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "trireme/base/clock.h"
 #include "trireme/base/json.h"
 #include "trireme/device/memory_category.h"
+#include "trireme/train/appended_file.h"
 
 namespace trireme {
 
@@ -42,11 +40,6 @@ struct StepRecord {
   Json to_json() const;
 };
 
-// Appends all of `bytes` to a file that was opened to append, or nothing: what the system took before it
-// refused the rest is cut off again, for it would spoil the next record. Returns an empty text or the
-// problem.
-std::string append_whole(int descriptor, std::string_view bytes);
-
 // Of the step that a run resumes from: kept as it is, or due, so that an earlier one is dropped.
 enum class LastEvaluation { kept, due };
 
@@ -56,49 +49,16 @@ class MetricsLog {
   // Keeps the records up to `last_step` (for a run that resumes there) and drops later ones; -1 keeps none.
   // Drops lines that are no records, and tells `note` how many. Replaces the file whole, and only if it drops
   // lines: a full disk leaves the old file. Throws DataError when it cannot be read or written.
-  MetricsLog(std::filesystem::path file, int64_t last_step,
+  MetricsLog(const std::filesystem::path& file, int64_t last_step,
              const std::function<void(const std::string&)>& note = nullptr, double look_seconds = 10,
              LastEvaluation evaluation = LastEvaluation::kept);
-  ~MetricsLog();
-  MetricsLog& operator=(MetricsLog&&) = delete;
 
   // Returns an empty text or the problem, which is worth a warning but not the run's end. A removed file is
   // begun anew with this record; a check for that runs every `look_seconds`.
-  std::string write(const Json& record);
+  std::string write(const Json& record) { return log_.write(record.dump() + "\n"); }
 
  private:
-  std::string open();
-
-  const std::filesystem::path file_;
-  NowAndThen look_;
-  int descriptor_ = -1;
-};
-
-// On a terminal, one line that is redrawn, never wider than the terminal. Elsewhere a plain line for the
-// first step shown, every `logging_steps`, the last step, and whenever a minute has passed without one.
-class ProgressLine {
- public:
-  // `columns` gives the terminal's width before each line; 0, or no function: lines cannot be redrawn.
-  // `clock` gives seconds.
-  ProgressLine(std::ostream& out, std::function<int()> columns, int64_t logging_steps, int64_t total_steps,
-               int stages, std::function<double()> clock = now_seconds);
-  void show(const StepRecord& record);
-  // Writes a message on its own line, above the live line.
-  void note(const std::string& text);
-  // Ends the live line.
-  void finish();
-
- private:
-  std::string line(const StepRecord& record, size_t columns) const;
-
-  std::ostream& out_;
-  std::function<int()> columns_;
-  int64_t logging_steps_;
-  int64_t total_steps_;
-  int stages_;
-  std::function<double()> clock_;
-  std::optional<double> shown_seconds_;  // when the last plain line was written
-  size_t drawn_ = 0;                     // characters of the live line on the terminal
+  AppendedFile log_;
 };
 
 }  // namespace trireme

@@ -14,8 +14,7 @@
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/json.h"
 #include "trireme/tokenizer/utf8.h"
-#include "trireme/train/digest.h"
-#include "trireme/train/file_checksum.h"
+#include "trireme/train/checksum.h"
 
 namespace fs = std::filesystem;
 
@@ -29,12 +28,6 @@ constexpr int64_t kCoarsestClockNs = 2 * kNanoseconds;
 int64_t now_ns() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-}
-
-std::string text_checksum(const std::string& text) {
-  Digest digest;
-  digest.add(text.data(), text.size());
-  return digest.text();
 }
 
 }  // namespace

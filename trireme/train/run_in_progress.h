@@ -22,6 +22,7 @@
 #include "trireme/train/length_change.h"
 #include "trireme/train/memory_watch.h"
 #include "trireme/train/metrics.h"
+#include "trireme/train/progress_line.h"
 #include "trireme/train/resume.h"
 #include "trireme/train/run_lock.h"
 #include "trireme/train/run_records.h"

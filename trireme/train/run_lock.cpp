@@ -12,7 +12,6 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
-#include "trireme/base/file_descriptor.h"
 #include "trireme/base/file_error.h"
 #include "trireme/base/json.h"
 #include "trireme/base/machine_identity.h"
@@ -86,14 +85,14 @@ RunLock::RunLock(const fs::path& output_dir, const std::string& launch,
   constexpr double kNamelessSeconds = 2;      // a holder that begins or ends has no text for a moment
   constexpr double kSameLaunchSeconds = 120;  // NFS frees a dead machine's lock after 90 s
   make_folder(output_dir);
-  descriptor_ = ::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) throw_file_error(file_.string() + ": cannot open to write", errno);
+  lock_ = FileDescriptor(::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!lock_.is_open()) throw_file_error(file_.string() + ": cannot open to write", errno);
   const double begin = now_seconds();
   double named_seconds = begin;
-  while (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+  while (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     const int why = errno;
-    const std::string text = text_of(descriptor_);
+    const std::string text = text_of(lock_.get());
     const LockHolder holder = parse_holder(text);
     if (why != EWOULDBLOCK && !lives_here(holder)) {
       if (holder.process > 0 && holder.host != host_name() && (launch.empty() || holder.launch != launch))
@@ -108,7 +107,6 @@ RunLock::RunLock(const fs::path& output_dir, const std::string& launch,
     const bool waits = text.empty() ? now - named_seconds < kNamelessSeconds
                                     : same_launch && now - begin < kSameLaunchSeconds;
     if (!waits) {
-      ::close(descriptor_);
       if (same_launch)
         throw SystemFault(cat(file_.string(), " is still locked by an earlier attempt of this launch (",
                               holder.text(), "): if that process is dead, remove the file"));
@@ -122,9 +120,9 @@ RunLock::RunLock(const fs::path& output_dir, const std::string& launch,
                      {"boot", boot_id()},    {"start_ticks", start_ticks(::getpid())}};
   text_ = json.dump() + "\n";
   // A process that finds the lock taken reads this. The lock holds also if this fails (a full disk).
-  if (::ftruncate(descriptor_, 0) != 0 ||
-      ::pwrite(descriptor_, text_.data(), text_.size(), 0) != static_cast<ssize_t>(text_.size()) ||
-      (::fsync(descriptor_) != 0 && errno != EINVAL)) {
+  if (::ftruncate(lock_.get(), 0) != 0 ||
+      ::pwrite(lock_.get(), text_.data(), text_.size(), 0) != static_cast<ssize_t>(text_.size()) ||
+      (::fsync(lock_.get()) != 0 && errno != EINVAL)) {
     note(cat("warning: cannot write to ", file_.string(), ": ", std::strerror(errno)));
     text_.clear();
   }
@@ -132,8 +130,7 @@ RunLock::RunLock(const fs::path& output_dir, const std::string& launch,
 
 RunLock::~RunLock() {
   // Without locks, another machine's run may have gone on and written its text.
-  [[maybe_unused]] const bool emptied = text_of(descriptor_) == text_ && ::ftruncate(descriptor_, 0) == 0;
-  ::close(descriptor_);
+  [[maybe_unused]] const bool emptied = text_of(lock_.get()) == text_ && ::ftruncate(lock_.get(), 0) == 0;
 }
 
 }  // namespace trireme

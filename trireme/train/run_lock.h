@@ -12,6 +12,8 @@
 #include <functional>
 #include <string>
 
+#include "trireme/base/file_descriptor.h"
+
 namespace trireme {
 
 constexpr const char* kRunLockFile = "run.lock";
@@ -36,7 +38,7 @@ class RunLock {
  private:
   std::filesystem::path file_;
   std::string text_;
-  int descriptor_ = -1;
+  FileDescriptor lock_;
 };
 
 }  // namespace trireme

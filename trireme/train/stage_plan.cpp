@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <numeric>
 
 #include "trireme/base/error.h"
-#include "trireme/base/sizes.h"
+#include "trireme/base/option_value.h"
 #include "trireme/comm/mesh.h"
 #include "trireme/engine/sequence_degrees.h"
 
@@ -52,48 +51,9 @@ Json engine_json(const EngineOptions& options) {
   return list.config();
 }
 
-// What option.write takes, of a value as JSON and YAML have it: 32768, "32k", 2e-5, "cpu", true.
-Json option_value(const Option& option, const Json& value) {
-  const bool whole = option.type == OptionType::count;
-  const bool named = std::ranges::any_of(option.choices, [&](const auto& name) { return value == name; });
-  switch (option.type) {
-    case OptionType::text:
-      if (value.is_object()) return value.dump();
-      [[fallthrough]];
-    case OptionType::path:
-      if (value.is_string()) return value;
-      break;
-    case OptionType::choice:
-      if (named) return value;
-      break;
-    case OptionType::boolean:
-      if (value.is_boolean()) return value;
-      break;
-    case OptionType::count:
-    case OptionType::real:
-      if (value.is_number() && (!whole || value == std::floor(value.get<double>()))) return value;
-      if (value.is_string() && whole) return parse_count(value.get<std::string>(), option.name);
-      if (value.is_string()) {
-        const auto text = value.get<std::string>();
-        char* end = nullptr;
-        const double number = std::strtod(text.c_str(), &end);
-        if (!text.empty() && *end == '\0' && std::isfinite(number)) return number;
-      }
-      break;
-    case OptionType::paths:
-      break;
-  }
-  std::string expected = whole ? "a whole number such as 32k" : "another value";
-  if (option.type == OptionType::real) expected = "a number";
-  if (option.type == OptionType::boolean) expected = "true or false";
-  for (const std::string& choice : option.choices)
-    expected = option.choices.front() == choice ? choice : cat(expected, "|", choice);
-  throw ConfigError(cat(option.name, " is ", quotation(value), "; expected ", expected));
-}
-
 int64_t count_of(const Json& stage, const char* key) {
   const Option count{.name = key, .type = OptionType::count};
-  const Json value = option_value(count, stage[key]);
+  const Json value = parse_option_value(count, stage[key], "");
   const double number = value.get<double>();
   if (!(number >= 1 && number <= 9e15))
     throw ConfigError(cat(key, " is ", quotation(value), "; expected 1 or more"));
@@ -115,7 +75,7 @@ void set_options(TrainOptions& options, const Json& stage, const RunTopology& to
                             "steps, tokens and sp"));
     const auto option =
         std::ranges::find_if(list.options(), [&](const Option& each) { return each.name == key; });
-    const Json written = option_value(*option, item.value());
+    const Json written = parse_option_value(*option, item.value(), "");
     option->check(written);
     option->write(written);
   }

@@ -14,7 +14,6 @@
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/machine_identity.h"
-#include "trireme/train/metrics.h"
 
 namespace fs = std::filesystem;
 
@@ -50,6 +49,25 @@ double number_of(const Json& value) {
   return value.is_boolean() ? (value.get<bool>() ? 1.0 : 0.0) : value.get<double>();
 }
 
+std::string begin_events(const fs::path& folder, int64_t first_step, FileDescriptor& events) try {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) return error.message();
+  const fs::path file = folder / file_name(folder);
+  events = FileDescriptor(::open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (!events.is_open()) return std::strerror(errno);
+  const double now = unix_seconds();
+  std::string problem = append_whole(events.get(), event_record(file_version_event(now)) +
+                                                       event_record(session_start_event(now, first_step)));
+  if (!problem.empty()) {
+    fs::remove(file, error);
+    events.close();
+  }
+  return problem;
+} catch (const Error& error) {
+  return error.what();  // the folder cannot be read
+}
+
 }  // namespace
 
 std::vector<EventScalar> event_scalars(const Json& record) {
@@ -75,43 +93,14 @@ std::vector<EventScalar> event_scalars(const Json& record) {
   return scalars;
 }
 
-TensorBoardEvents::~TensorBoardEvents() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
+TensorBoardEvents::TensorBoardEvents(const fs::path& folder, int64_t first_step, double look_seconds)
+    : events_(
+          [folder, first_step](FileDescriptor& events) { return begin_events(folder, first_step, events); },
+          "the file was removed; it is begun anew", look_seconds) {}
 
 std::string TensorBoardEvents::write(const Json& record) {
-  std::string removed;
-  if (descriptor_ >= 0 && look_.due() && is_unlinked(descriptor_)) {
-    removed = "the file was removed; it is begun anew";
-    ::close(descriptor_);
-    descriptor_ = -1;
-  }
-  if (descriptor_ < 0)
-    if (std::string problem = open(); !problem.empty()) return problem;
-  const std::string problem = append_whole(
-      descriptor_,
+  return events_.write(
       event_record(scalars_event(unix_seconds(), record.at("step").get<int64_t>(), event_scalars(record))));
-  return problem.empty() ? removed : problem;
-}
-
-std::string TensorBoardEvents::open() try {
-  std::error_code error;
-  fs::create_directories(folder_, error);
-  if (error) return error.message();
-  const fs::path file = folder_ / file_name(folder_);
-  descriptor_ = ::open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) return std::strerror(errno);
-  const double now = unix_seconds();
-  std::string problem = append_whole(descriptor_, event_record(file_version_event(now)) +
-                                                      event_record(session_start_event(now, first_step_)));
-  if (!problem.empty()) {
-    fs::remove(file, error);
-    ::close(descriptor_);
-    descriptor_ = -1;
-  }
-  return problem;
-} catch (const Error& error) {
-  return error.what();  // the folder cannot be read
 }
 
 }  // namespace trireme

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "trireme/base/clock.h"
 #include "trireme/base/json.h"
+#include "trireme/train/appended_file.h"
 #include "trireme/train/tensorboard_record.h"
 
 namespace trireme {
@@ -29,10 +29,7 @@ class TensorBoardEvents {
  public:
   // For records of steps from `first_step` on. The first record makes the folder and the file. A removed file
   // is made again; a check for that runs every `look_seconds`.
-  TensorBoardEvents(std::filesystem::path folder, int64_t first_step, double look_seconds = 10)
-      : folder_(std::move(folder)), first_step_(first_step), look_(look_seconds) {}
-  ~TensorBoardEvents();
-  TensorBoardEvents& operator=(TensorBoardEvents&&) = delete;
+  TensorBoardEvents(const std::filesystem::path& folder, int64_t first_step, double look_seconds = 10);
 
   // Hands the record's event to the system at once. Returns an empty text; or why it could not (the record is
   // left out, the file still holds whole records, and the next call tries again); or that the file was
@@ -40,12 +37,7 @@ class TensorBoardEvents {
   std::string write(const Json& record);
 
  private:
-  std::string open();
-
-  const std::filesystem::path folder_;
-  const int64_t first_step_;
-  NowAndThen look_;
-  int descriptor_ = -1;
+  AppendedFile events_;
 };
 
 }  // namespace trireme

@@ -9,8 +9,8 @@
 #include "trireme/data/set_fingerprint.h"
 #include "trireme/data/tokenize_corpus.h"
 #include "trireme/train/checkpoint_names.h"
+#include "trireme/train/checksum.h"
 #include "trireme/train/data_sources.h"
-#include "trireme/train/file_checksum.h"
 #include "trireme/train/remembered_checksums.h"
 #include "trireme/train/run_directory.h"
 

@@ -10,7 +10,7 @@
 #include "trireme/eval/one_rank.h"
 #include "trireme/plan/first_run.h"
 #include "trireme/train/check_run.h"
-#include "trireme/train/digest.h"
+#include "trireme/train/checksum.h"
 #include "trireme/train/run_directory.h"
 #include "trireme/train/run_lock.h"
 #include "trireme/train/shared_output_dir.h"

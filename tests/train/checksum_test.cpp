@@ -1,4 +1,4 @@
-#include "trireme/train/digest.h"
+#include "trireme/train/checksum.h"
 
 #include <fstream>
 #include <set>
