@@ -78,7 +78,6 @@ void Validator::prepare() {
   samples_ = sample_loader_options(options_.samples, config);
   const Schedule& of_stage = plan.stages[static_cast<size_t>(longest)].schedule;
   schedule_ = {.kind = ScheduleKind::constant_with_warmup,
-               .kwargs = {},
                .peak_learning_rate = of_stage.peak_learning_rate,
                .warmup_steps = std::min(of_stage.warmup_steps, how_.steps / 5),
                .total_steps = how_.steps,
