@@ -61,10 +61,8 @@ void RunInProgress::report_engine() {
 
 void RunInProgress::report_weights() {
   const WeightsRead& read = engine_->weights_read();
-  std::vector<int64_t> bytes;
-  for (const std::vector<int64_t>& of_rank : agreement_.gather<int64_t>({read.bytes}))
-    bytes.push_back(of_rank[0]);
-  before_step_ = {{"weights_read_bytes_of_ranks", bytes}, {"weights_seconds", read.seconds}};
+  before_step_ = {{"weights_read_bytes_of_ranks", agreement_.gather_one(read.bytes)},
+                  {"weights_seconds", read.seconds}};
 }
 
 void RunInProgress::report_resume(int64_t read_bytes, double seconds) {

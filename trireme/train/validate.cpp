@@ -150,8 +150,8 @@ void Validator::try_steps() {
 
   const auto value = static_cast<int64_t>(documents.value());
   std::vector<uint64_t> digests;
-  for (const auto& of_rank : agreement_.gather(std::vector{value}))
-    digests.push_back(static_cast<uint64_t>(of_rank.front()));
+  for (const int64_t of_rank : agreement_.gather_one(value))
+    digests.push_back(static_cast<uint64_t>(of_rank));
   Agreement sharing(*mesh.sp, options_.engine.device);
   add(check_documents(digests, !agreement_.any(sharing.of_rank_0(value) != value)));
   Check sane = check_losses(losses, engine->config().vocab_size, failure);
