@@ -77,8 +77,6 @@ void ExplainFlags::read_run(OptionParser& parser) const {
   if (!asked(parser)) throw ConfigError("--run is read for --explain_oom; give that too, or leave --run out");
   const std::filesystem::path file = run / "config.json";
   Json document = read_config_document(file).json;
-  if (!document.is_object())
-    throw DataError(cat(file.string(), ": expected the options of a run, an object"));
   if (const auto model = document.find("model_name_or_path"); model != document.end())
     document["model"] = *model;
   const std::vector<std::string> known = parser.names();
@@ -88,8 +86,6 @@ void ExplainFlags::read_run(OptionParser& parser) const {
   // Of the policy that `auto` chooses, which chooses the shares as well.
   if (of_plan.value("recompute", Json()) == name_of(Recompute::automatic))
     for (const char* name : {"keep_fraction", "keep_qkv_fraction", "keep_mlp_fraction"}) of_plan.erase(name);
-  if (parser.given("sp"))
-    for (const char* name : {"ulysses", "ring"}) of_plan.erase(name);
   parser.add_file_values(values_of_config(of_plan, file.string(), parser), Precedence::before_counts);
 }
 
