@@ -88,7 +88,7 @@ void Validator::prepare() {
   open_data(config);
   const int64_t longest_tokens = longest_context_tokens(*data_.set, options_.samples.packing);
   for (size_t stage = 0; stage < plan.stages.size(); ++stage)
-    check_stage_positions({plan.stages[stage]}, plan.configs[stage], longest_tokens);
+    check_positions_reach(plan.stages[stage].sequence_tokens, plan.configs[stage], longest_tokens);
 }
 
 void Validator::open_data(const ModelConfig& config) {
