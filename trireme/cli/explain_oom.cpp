@@ -10,6 +10,7 @@
 #include "trireme/cli/config_files.h"
 #include "trireme/engine/sequence_degrees.h"
 #include "trireme/forecast/tile_rules.h"
+#include "trireme/plan/check_request.h"
 #include "trireme/plan/memory_answer_text.h"
 #include "trireme/plan/search.h"
 #include "trireme/train/train_options.h"
@@ -102,9 +103,10 @@ int explain_oom(const ExplainFlags& flags, PlanRequest request, bool json) {
   const auto fitting = search.fastest(request.devices, request.tokens);
   const Planned run = fitting ? *fitting : search.nearest(request.devices, request.tokens);
   const bool of_device = error && error->space == MemorySpace::device && error->capacity;
-  MemoryLimits limits = memory_limits(request, run.step.inputs.ranks);
-  limits.device_bytes =
-      bytes_for_tensors(request, of_device ? *error->capacity : request.hardware.memory_bytes);
+  const int ranks = run.step.inputs.ranks;
+  const TensorLimits limits{
+      bytes_for_tensors(request, of_device ? *error->capacity : request.hardware.memory_bytes),
+      memory_limits(request, ranks).host_bytes, request.hardware.machine_devices(ranks)};
   const MemoryAnswer answer =
       explain_memory(run.step, request.hardware, limits, error,
                      {.disk = request.allow_disk,
