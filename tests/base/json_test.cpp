@@ -133,6 +133,11 @@ TEST(Quotation, control_characters_cannot_write_on_the_terminal) {
   EXPECT_EQ(quotation("a\x1b[2Jb\n"), "a\\x1b[2Jb\\x0a");
 }
 
+TEST(Json, text_that_is_no_utf_8_is_mended_and_other_text_is_kept) {
+  EXPECT_EQ(as_utf8("a\xFF\xC3"), "a\xEF\xBF\xBD\xEF\xBF\xBD");
+  EXPECT_EQ(as_utf8("\"\xC3\xA4\n"), "\"\xC3\xA4\n");
+}
+
 TEST(Quotation, json_is_cut_too_and_wrong_utf_8_is_no_error) {
   EXPECT_LT(quotation(Json(std::string(100'000, 'x'))).size(), 300);
   EXPECT_EQ(quotation(Json("\xff")), "\"\xef\xbf\xbd\"");

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::chrono::seconds kTimeout(10);
 constexpr auto kLibraries =
-    std::to_array({ExchangeLibrary::memory, ExchangeLibrary::gloo, ExchangeLibrary::nccl});
+    std::to_array({BackendLibrary::post_board, BackendLibrary::gloo, BackendLibrary::nccl});
 
 std::vector<int64_t> even(int ranks) {
   return std::vector<int64_t>(static_cast<size_t>(ranks), 4);
@@ -82,7 +82,7 @@ Seen of_threads(int ranks) {
 TEST(AbsentRanks, of_equal_inputs_give_the_shapes_values_and_sent_bytes_of_a_real_run) {
   for (const int ranks : {2, 3, 4}) {
     const Seen real = of_threads(ranks);
-    for (const ExchangeLibrary library : kLibraries) {
+    for (const BackendLibrary library : kLibraries) {
       SimulatedWorld world(ranks, ranks, library, kTimeout);
       size_t at = 0;
       all_collectives(world, [&](const char* name, const at::Tensor& value) {
@@ -104,7 +104,7 @@ TEST(AbsentRanks, of_equal_inputs_give_the_shapes_values_and_sent_bytes_of_a_rea
 TEST(AbsentRanks, received_bytes_are_those_that_others_send_to_this_rank) {
   for (const int ranks : {2, 3, 4}) {
     const int64_t others = ranks - 1, row_bytes = 3 * 4;
-    for (const ExchangeLibrary library : kLibraries) {
+    for (const BackendLibrary library : kLibraries) {
       SimulatedWorld world(ranks, ranks, library, kTimeout);
       const auto group = world.make_group("test", {world.identity().all_ranks()});
       auto received = [&, before = int64_t{0}]() mutable {
@@ -133,7 +133,7 @@ TEST(AbsentRanks, received_bytes_are_those_that_others_send_to_this_rank) {
 }
 
 TEST(AbsentRanks, a_gather_of_uneven_rows_repeats_this_ranks_rows) {
-  for (const ExchangeLibrary library : {ExchangeLibrary::memory, ExchangeLibrary::gloo}) {
+  for (const BackendLibrary library : {BackendLibrary::post_board, BackendLibrary::gloo}) {
     SimulatedWorld world(3, 3, library, kTimeout);
     const auto group = world.make_group("test", {world.identity().all_ranks()});
     const std::vector<int64_t> rows{2, 1, 2};
@@ -144,7 +144,7 @@ TEST(AbsentRanks, a_gather_of_uneven_rows_repeats_this_ranks_rows) {
 
 // Two machines of two ranks.
 TEST(AbsentRanks, read_each_others_memory_on_one_machine_alone) {
-  SimulatedWorld world(4, 2, ExchangeLibrary::memory, kTimeout);
+  SimulatedWorld world(4, 2, BackendLibrary::post_board, kTimeout);
   const auto neighbours = world.make_group("machine", {{0, 1}, {2, 3}}),
              all = world.make_group("all", {{0, 1, 2, 3}});
   EXPECT_TRUE(ranks_read_each_other(neighbours->backend()));
@@ -152,7 +152,7 @@ TEST(AbsentRanks, read_each_others_memory_on_one_machine_alone) {
 }
 
 TEST(AbsentRanks, are_connected_by_an_exchange_over_nccl_alone) {
-  for (const ExchangeLibrary library : kLibraries) {
+  for (const BackendLibrary library : kLibraries) {
     SimulatedWorld world(12, 12, library, kTimeout);
     const Mesh mesh = make_mesh(world, {.ulysses = 4, .ring = 3});
     connect_exchanges(mesh, at::kCPU);
@@ -160,14 +160,14 @@ TEST(AbsentRanks, are_connected_by_an_exchange_over_nccl_alone) {
       const auto sent = group.traffic().find("all_to_all");
       return sent == group.traffic().end() ? 0 : sent->second.sent_bytes;
     };
-    EXPECT_EQ(sent_bytes(*mesh.ulysses), library == ExchangeLibrary::nccl ? 3 : 0);
-    EXPECT_EQ(sent_bytes(*mesh.ring), library == ExchangeLibrary::nccl ? 1 : 0);
+    EXPECT_EQ(sent_bytes(*mesh.ulysses), library == BackendLibrary::nccl ? 3 : 0);
+    EXPECT_EQ(sent_bytes(*mesh.ring), library == BackendLibrary::nccl ? 1 : 0);
     connect_exchanges(make_mesh(world, {}), at::kCPU);  // groups of one
   }
 }
 
 TEST(AbsentRanks, agree_with_what_this_rank_says) {
-  for (const ExchangeLibrary library : kLibraries) {
+  for (const BackendLibrary library : kLibraries) {
     SimulatedWorld world(4, 2, library, kTimeout);
     const auto group = world.make_group("test", {world.identity().all_ranks()});
     Agreement agreement(*group, at::kCPU);
@@ -184,12 +184,17 @@ TEST(AbsentRanks, agree_with_what_this_rank_says) {
 }
 
 TEST(AbsentRanks, make_the_mesh_of_rank_0_and_are_refused_as_real_ranks_are) {
-  SimulatedWorld world(8, 8, ExchangeLibrary::memory, kTimeout);
+  SimulatedWorld world(8, 8, BackendLibrary::post_board, kTimeout);
   const Mesh mesh = make_mesh(world, {.ulysses = 2, .ring = 2});
   EXPECT_EQ(mesh.all->size(), 8);
   EXPECT_EQ(mesh.sp->world_ranks(), (std::vector{0, 1, 2, 3}));
   EXPECT_EQ(mesh.ring->world_ranks(), (std::vector{0, 2}));
   EXPECT_THROW(make_mesh(world, {.ulysses = 3}), ConfigError);
+}
+
+TEST(AbsentRanks, take_the_place_of_a_known_library_alone) {
+  EXPECT_THROW(make_absent_ranks_backend(std::make_shared<StandIns>(), 2, BackendLibrary::other),
+               InternalError);
 }
 
 }  // namespace

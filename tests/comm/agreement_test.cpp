@@ -88,8 +88,8 @@ TEST(Agreement, gives_every_rank_the_numbers_of_all_ranks) {
     EXPECT_THAT(agreement.sum(values), ElementsAre(1.5, -3));
     EXPECT_THAT(agreement.gather(values),
                 ElementsAre(ElementsAre(0, 0), ElementsAre(0.5, -1), ElementsAre(1, -2)));
-    EXPECT_THAT(agreement.gather<int64_t>({rank}),
-                ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2)));
+    EXPECT_THAT(agreement.gather_one(rank), ElementsAre(0, 1, 2));
+    EXPECT_THAT(agreement.gather_one(0.5 * static_cast<double>(rank)), ElementsAre(0, 0.5, 1));
     EXPECT_EQ(agreement.largest(-rank), 0);
     EXPECT_EQ(agreement.sum((int64_t{1} << 60) + rank), (int64_t{3} << 60) + 3);
     EXPECT_EQ(agreement.of_rank_0(rank + 7), 7);

@@ -146,8 +146,8 @@ TEST_F(BudgetOnGuardedDevice, holds_what_an_earlier_engine_left) {
 
 // A real one would have a GPU of its own.
 TEST_F(BudgetOnGuardedDevice, of_a_simulated_rank_is_the_whole_device) {
-  SimulatedWorld alone(1, 1, ExchangeLibrary::memory, std::chrono::seconds(10)),
-      four(4, 4, ExchangeLibrary::memory, std::chrono::seconds(10));
+  SimulatedWorld alone(1, 1, BackendLibrary::post_board, std::chrono::seconds(10)),
+      four(4, 4, BackendLibrary::post_board, std::chrono::seconds(10));
   const int64_t whole = budget_bytes(alone);
   release_cached_memory(device_);
   EXPECT_NEAR(static_cast<double>(budget_bytes(four)), static_cast<double>(whole),

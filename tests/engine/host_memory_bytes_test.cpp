@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "trireme/base/sum_of.h"
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/engine/make_forecast_inputs.h"

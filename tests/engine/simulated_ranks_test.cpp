@@ -149,7 +149,7 @@ TEST_F(SimulatedRanks, hold_and_send_the_bytes_of_real_ones_under_every_policy) 
       RankRecord record = run_rank(world, folder.path(), policy);
       if (world.rank() == 0) real = std::move(record);
     });
-    SimulatedWorld world(policy.ranks, policy.ranks, ExchangeLibrary::memory, std::chrono::seconds(10));
+    SimulatedWorld world(policy.ranks, policy.ranks, BackendLibrary::post_board, std::chrono::seconds(10));
     const RankRecord simulated = run_rank(world, folder.path(), policy);
     if (simulated.threads_beside) {
       expect_equal_but_for_chance(simulated.memory.peak, real.memory.peak);
@@ -173,7 +173,7 @@ TEST_F(SimulatedRanks, are_refused_where_real_ones_are) {
   const testing::TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), testing::narrow_model(), /*spread=*/0.15);  // 4 heads
   const auto assemble_with = [&](int ranks, int ulysses) {
-    SimulatedWorld world(ranks, ranks, ExchangeLibrary::memory, std::chrono::seconds(10));
+    SimulatedWorld world(ranks, ranks, BackendLibrary::post_board, std::chrono::seconds(10));
     EngineOptions options;
     options.ulysses = ulysses;
     return assemble(world, folder.path(), options);

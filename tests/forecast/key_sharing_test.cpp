@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "trireme/base/sum_of.h"
 #include "trireme/forecast/gather_order.h"
 #include "trireme/forecast/layer_kinds.h"
 #include "trireme/forecast/memory_timeline.h"

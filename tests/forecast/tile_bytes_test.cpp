@@ -22,8 +22,7 @@ ForecastInputs llama(const DeviceKernels& device) {
                   .heads = 32,
                   .kv_heads = 8,
                   .head_dim = 128,
-                  .vocab = vocab,
-                  .unit_elements = {}};
+                  .vocab = vocab};
   inputs.tile_tokens = T;
   inputs.logits_tile_tokens = 2048;
   inputs.storage_bytes = inputs.tile_bytes = 2;

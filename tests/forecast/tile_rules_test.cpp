@@ -41,7 +41,7 @@ TEST(TileRules, experts_have_rows_enough_to_read_their_weights_for) {
   EXPECT_EQ(tile_tokens_by_rule(2 * 14336, false, 4), 256);
   EXPECT_EQ(tile_tokens_by_rule(2 * 14336, false, 8.0 / 3), 256);
   EXPECT_EQ(tile_tokens_by_rule(48, false, 4096), 65536) << "no more, however many experts there are";
-  ModelSizes wide{.hidden = 16384, .intermediate = 16, .unit_elements = {}};
+  ModelSizes wide{.hidden = 16384, .intermediate = 16};
   wide.experts = 64;
   wide.experts_per_token = 8;
   EXPECT_EQ(tile_tokens_by_rule(wide, true), 2048) << "of rows that are wider than gate and up";

@@ -44,7 +44,7 @@ class SimulatedRankTest : public ::testing::Test {
  protected:
   SimulatedRankTest() { testing::write_tiny_model(folder_.path(), testing::tiny_llama_config(), 0.05); }
   SimulatedRank measure(const std::optional<HardwareProfile>& hardware) const {
-    SimulatedWorld world(4, 4, ExchangeLibrary::memory, std::chrono::seconds(10));
+    SimulatedWorld world(4, 4, BackendLibrary::post_board, std::chrono::seconds(10));
     const auto engine = assemble(world, folder_.path(), two_by_two());
     return measure_simulated_rank(world, *engine, kSteps, hardware);
   }
@@ -60,7 +60,7 @@ TEST_F(SimulatedRankTest, adds_the_models_network_to_measured_compute) {
   // offloaded, so all traffic does.
   double by_hand = 0;
   for (const TrafficItem& item : [&] {
-         SimulatedWorld world(4, 4, ExchangeLibrary::memory, std::chrono::seconds(10));
+         SimulatedWorld world(4, 4, BackendLibrary::post_board, std::chrono::seconds(10));
          return step_work(planned_step_of(*assemble(world, folder_.path(), two_by_two()), 2, 64)).traffic;
        }())
     by_hand += item.calls * 1e-3 + item.bytes / 1e6;

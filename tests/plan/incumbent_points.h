@@ -21,7 +21,6 @@ inline ModelSizes qwen3_4b() {
           .head_dim = 128,
           .vocab = 151936,
           .qk_norm = true,
-          .unit_elements = {},
           .tied = true};
 }
 inline ModelSizes qwen3_32b() {
@@ -33,8 +32,7 @@ inline ModelSizes qwen3_32b() {
           .kv_heads = 8,
           .head_dim = 128,
           .vocab = 151936,
-          .qk_norm = true,
-          .unit_elements = {}};
+          .qk_norm = true};
 }
 inline ModelSizes llama_70b() {
   return {.layers = 80,
@@ -44,8 +42,7 @@ inline ModelSizes llama_70b() {
           .heads = 64,
           .kv_heads = 8,
           .head_dim = 128,
-          .vocab = 128256,
-          .unit_elements = {}};
+          .vocab = 128256};
 }
 
 // "GPU 0 has a total capacity of": PyTorch's out-of-memory messages on these devices.

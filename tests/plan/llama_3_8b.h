@@ -1,7 +1,7 @@
 // Llama-3-8B in bf16 on machines of 8 GPUs of 80 GB: the situation that guides to long training ask about.
 #pragma once
 
-#include "trireme/plan/planned.h"
+#include "trireme/plan/memory_change_sets.h"
 
 #include "tests/forecast/llama_3_8b.h"
 #include "tests/plan/planned_step.h"
@@ -52,8 +52,10 @@ inline HardwareProfile gpu_80gb() {
 constexpr int64_t kGpuLimit_bytes = int64_t{76} << 30;  // for tensors, of 80 GB
 
 // All of the host beside a GPU.
-inline MemoryLimits limits_of(const HardwareProfile& hardware, int64_t device_bytes) {
-  return {device_bytes, hardware.is_gpu ? hardware.host_memory_bytes : 0};
+inline TensorLimits limits_of(const PlannedStep& step, const HardwareProfile& hardware,
+                              int64_t device_bytes) {
+  return {device_bytes, hardware.is_gpu ? hardware.host_memory_bytes : 0,
+          hardware.machine_devices(step.inputs.ranks)};
 }
 
 }  // namespace trireme::testing

@@ -14,7 +14,7 @@ TEST(MemoryShortage, categories_add_up_to_the_forecasts_peak_the_largest_first) 
     for (const int ulysses : {1, 8}) {
       PlannedStep step = llama_step(131072, ulysses, 8, 3, recompute);
       step.inputs.offload.optimizer = Offload::cpu;
-      const TensorLimits limits = tensor_limits(gpu_80gb(), 8, limits_of(gpu_80gb(), kGpuLimit_bytes));
+      const TensorLimits limits = limits_of(step, gpu_80gb(), kGpuLimit_bytes);
       const MemoryShortage shortage = memory_shortage(step, limits);
       const MemoryForecast forecast = memory_forecast(step.inputs);
       EXPECT_EQ(shortage.device_bytes(), forecast.peak_total_bytes);
@@ -30,7 +30,8 @@ TEST(MemoryAnswer, text_and_json_have_each_set_with_its_bytes_and_time) {
   MemoryError error;
   error.message = "\xff\xfe CUDA";
   error.asked_by = TracebackFrame{"/a\xff.py", 3, "f", "x\xe2\x94", -1, 0};
-  const MemoryAnswer answer = explain_memory(step, gpu_80gb(), limits_of(gpu_80gb(), kGpuLimit_bytes), error);
+  const MemoryAnswer answer =
+      explain_memory(step, gpu_80gb(), limits_of(step, gpu_80gb(), kGpuLimit_bytes), error);
   const std::string text = memory_answer_text(answer);
   const Json json = to_json(answer);
   EXPECT_NO_THROW(json.dump());
@@ -64,7 +65,8 @@ TEST(MemoryAnswer, a_run_of_deepspeed_that_would_fit_is_told_so_with_the_tensor_
       "reserved "
       "by PyTorch but unallocated.",
       "log.txt");
-  const MemoryAnswer answer = explain_memory(step, gpu_80gb(), limits_of(gpu_80gb(), kGpuLimit_bytes), error);
+  const MemoryAnswer answer =
+      explain_memory(step, gpu_80gb(), limits_of(step, gpu_80gb(), kGpuLimit_bytes), error);
   EXPECT_TRUE(answer.changes.fits());
   const std::string text = memory_answer_text(answer);
   EXPECT_NE(text.find("loss_utils.py:55 in ForCausalLMLoss: logits = logits.float()"), std::string::npos)

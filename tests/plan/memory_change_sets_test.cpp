@@ -67,7 +67,8 @@ TEST(MemoryChanges, every_set_fits_and_needs_each_of_its_changes) {
       for (const Recompute recompute : {Recompute::none, Recompute::keep_attention, Recompute::full})
         for (const int ulysses : {1, 4}) {
           const PlannedStep step = llama_step(262144, ulysses, 8, zero, recompute);
-          const MemoryChanges answer = find_memory_changes(step, hardware, limits_of(hardware, gib << 30));
+          const MemoryChanges answer =
+              find_memory_changes(step, hardware, limits_of(step, hardware, gib << 30));
           SCOPED_TRACE(cat(gib, " GiB, zero ", zero, ", ", name_of(recompute), ", ulysses ", ulysses));
           EXPECT_EQ(answer.fits(), fits_by_the_forecast(step, hardware, gib << 30));
           EXPECT_EQ(answer.fits() || !answer.sets.empty(), !answer.nearest.has_value());
@@ -88,7 +89,8 @@ TEST(MemoryChanges, one_change_that_suffices_comes_before_all_others) {
           options_agree(then) && fits_by_the_forecast(then, hardware, kGpuLimit_bytes))
         alone.insert(change.kind);
   ASSERT_FALSE(alone.empty());
-  const MemoryChanges answer = find_memory_changes(step, hardware, limits_of(hardware, kGpuLimit_bytes));
+  const MemoryChanges answer =
+      find_memory_changes(step, hardware, limits_of(step, hardware, kGpuLimit_bytes));
   ASSERT_GE(answer.sets.size(), alone.size());
   for (size_t i = 0; i < alone.size(); ++i) {
     ASSERT_EQ(answer.sets[i].changes.size(), 1u);
@@ -101,7 +103,8 @@ TEST(MemoryChanges, the_guides_situation_is_mended_by_a_larger_degree_among_othe
   const HardwareProfile hardware = gpu_80gb();
   PlannedStep step = llama_step(262144, 4, 8, 1, Recompute::keep_attention);
   step.accumulation = 2;
-  const MemoryChanges answer = find_memory_changes(step, hardware, limits_of(hardware, kGpuLimit_bytes));
+  const MemoryChanges answer =
+      find_memory_changes(step, hardware, limits_of(step, hardware, kGpuLimit_bytes));
   ASSERT_FALSE(answer.fits());
   expect_laws(step, hardware, kGpuLimit_bytes, answer);
   const auto degree = std::ranges::find_if(answer.sets, [](const MemoryChangeSet& set) {
@@ -122,7 +125,8 @@ TEST(MemoryChanges, a_micro_batch_of_one_keeps_the_samples_of_a_step) {
   const HardwareProfile hardware = gpu_80gb();
   PlannedStep step = llama_step(65536, 4, 8, 3, Recompute::keep_attention);
   step.inputs = with_batch(step.inputs, 6, 65536);
-  const MemoryChanges answer = find_memory_changes(step, hardware, limits_of(hardware, int64_t{40} << 30));
+  const MemoryChanges answer =
+      find_memory_changes(step, hardware, limits_of(step, hardware, int64_t{40} << 30));
   ASSERT_FALSE(answer.sets.empty());
   expect_laws(step, hardware, int64_t{40} << 30, answer);
   EXPECT_TRUE(std::ranges::any_of(answer.sets, [](const MemoryChangeSet& set) {
@@ -136,7 +140,8 @@ TEST(MemoryChanges, the_host_is_a_limit_too_and_a_disk_is_taken_last) {
   PlannedStep step = llama_step(524288, 8, 8, 3, Recompute::keep_attention);
   const int64_t limit = int64_t{36} << 30;
   const auto uses = [&](Offload offload) {
-    for (const MemoryChangeSet& set : find_memory_changes(step, hardware, limits_of(hardware, limit)).sets)
+    for (const MemoryChangeSet& set :
+         find_memory_changes(step, hardware, limits_of(step, hardware, limit)).sets)
       if (set.step.inputs.offload.activations == offload || set.step.inputs.offload.optimizer == offload)
         return true;
     return false;
@@ -144,12 +149,13 @@ TEST(MemoryChanges, the_host_is_a_limit_too_and_a_disk_is_taken_last) {
   EXPECT_TRUE(uses(Offload::cpu));
   EXPECT_FALSE(uses(Offload::disk));
   hardware.host_memory_bytes = int64_t{4} << 30;
-  expect_laws(step, hardware, limit, find_memory_changes(step, hardware, limits_of(hardware, limit)));
+  expect_laws(step, hardware, limit, find_memory_changes(step, hardware, limits_of(step, hardware, limit)));
   EXPECT_FALSE(uses(Offload::cpu));
   // A run that fills the host alone.
   hardware.host_memory_bytes = int64_t{200} << 30;
   step.inputs.offload.activations = Offload::cpu;
-  const MemoryChanges answer = find_memory_changes(step, hardware, limits_of(hardware, kGpuLimit_bytes));
+  const MemoryChanges answer =
+      find_memory_changes(step, hardware, limits_of(step, hardware, kGpuLimit_bytes));
   EXPECT_LE(answer.cost.device_bytes, kGpuLimit_bytes);
   EXPECT_FALSE(answer.fits());
   ASSERT_FALSE(answer.sets.empty());
@@ -161,7 +167,7 @@ TEST(MemoryChanges, what_a_caller_rules_out_is_in_no_set) {
   const ChangesAllowed none{.disk = false, .optim_state_dtype = false, .update_in_backward = false};
   for (const int64_t gib : {10, 20, 40, 60})
     for (const MemoryChangeSet& set :
-         find_memory_changes(step, gpu_80gb(), limits_of(gpu_80gb(), gib << 30), none).sets) {
+         find_memory_changes(step, gpu_80gb(), limits_of(step, gpu_80gb(), gib << 30), none).sets) {
       EXPECT_FALSE(uses_disk(set.step.inputs.offload));
       EXPECT_EQ(set.step.inputs.state_bytes, 4);
       EXPECT_FALSE(set.step.inputs.update_in_backward);
@@ -174,7 +180,7 @@ TEST(MemoryChanges, updates_in_backward_never_meet_accumulation) {
     step.accumulation = accumulation;
     for (const int64_t gib : {20, 40, 60})
       for (const MemoryChangeSet& set :
-           find_memory_changes(step, gpu_80gb(), limits_of(gpu_80gb(), gib << 30)).sets)
+           find_memory_changes(step, gpu_80gb(), limits_of(step, gpu_80gb(), gib << 30)).sets)
         EXPECT_TRUE(!set.step.inputs.update_in_backward || set.step.accumulation == 1);
   }
 }
@@ -183,7 +189,7 @@ TEST(MemoryChanges, where_nothing_helps_it_says_what_would) {
   const HardwareProfile hardware = gpu_80gb();
   const int64_t limit = int64_t{8} << 30;
   const PlannedStep step = llama_step(4194304, 8, 8, 3, Recompute::full);
-  const MemoryChanges answer = find_memory_changes(step, hardware, limits_of(hardware, limit));
+  const MemoryChanges answer = find_memory_changes(step, hardware, limits_of(step, hardware, limit));
   ASSERT_TRUE(answer.sets.empty());
   ASSERT_TRUE(answer.nearest);
   const PlannedStep nearest = applied(step, answer.nearest->changes);
@@ -199,7 +205,7 @@ TEST(MemoryChanges, where_nothing_helps_it_says_what_would) {
   EXPECT_FALSE(fits_at(answer.longest_tokens + 1024));
   EXPECT_GT(answer.ranks_needed, 8);
   const std::string text =
-      memory_answer_text(explain_memory(step, hardware, limits_of(hardware, limit), std::nullopt));
+      memory_answer_text(explain_memory(step, hardware, limits_of(step, hardware, limit), std::nullopt));
   EXPECT_NE(text.find("No set of changes makes it fit"), std::string::npos) << text;
   EXPECT_NE(text.find(cat("--max_seq_length ", answer.longest_tokens)), std::string::npos) << text;
 }
@@ -233,7 +239,7 @@ TEST(MemoryChanges, a_cpu_has_no_host_beside_it) {
   const PlannedStep step = small_step(65536, Recompute::none, 2, 1, 2);
   const int64_t now = memory_forecast(step.inputs).peak_total_bytes;
   for (const int64_t limit : {now / 2, now / 4, now / 8}) {
-    const MemoryChanges answer = find_memory_changes(step, hardware, limits_of(hardware, limit));
+    const MemoryChanges answer = find_memory_changes(step, hardware, limits_of(step, hardware, limit));
     expect_laws(step, hardware, limit, answer);
     for (const MemoryChangeSet& set : answer.sets) {
       EXPECT_NE(set.step.inputs.offload.optimizer, Offload::cpu);

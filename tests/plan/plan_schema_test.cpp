@@ -74,7 +74,7 @@ TEST(MemoryChangesSchema, describes_answers_with_sets_without_and_with_a_message
     if (!message.empty()) error = read_memory_error(message, "message");
     const PlannedStep step = testing::llama_step(tokens, 4, 8, 1, Recompute::keep_attention);
     const HardwareProfile hardware = testing::gpu_80gb();
-    return explain_memory(step, hardware, testing::limits_of(hardware, device_bytes), error);
+    return explain_memory(step, hardware, testing::limits_of(step, hardware, device_bytes), error);
   };
   const std::string message =
       "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "

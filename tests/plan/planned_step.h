@@ -14,8 +14,7 @@ inline ModelSizes small_model() {
                    .heads = 8,
                    .kv_heads = 4,
                    .head_dim = 32,
-                   .vocab = 1024,
-                   .unit_elements = {}};
+                   .vocab = 1024};
   const int64_t layer = 256 * 512 + 256 * 256 + 3 * 256 * 768 + 2 * 256;
   model.unit_elements = {1024 * 256, layer, layer, layer, layer, 1024 * 256 + 256};
   return model;

@@ -96,11 +96,11 @@ ModelConfig model(int64_t positions, const RopeConfig& rope = {}) {
   return config;
 }
 
-TEST(ContextStages, a_stage_past_the_positions_of_the_model_names_the_config_key) {
-  const auto stages = parse_context_stages("1k:60,4k:20", defaults());
-  EXPECT_NO_THROW(check_stage_positions(stages, model(4096)));
+TEST(ContextStages, a_length_past_the_positions_of_the_model_names_the_config_key) {
+  EXPECT_NO_THROW(check_positions_reach(4096, model(4096), 4096));
+  EXPECT_NO_THROW(check_positions_reach(4096, model(2048), 2048)) << "of documents that are shorter";
   try {
-    check_stage_positions(stages, model(2048));
+    check_positions_reach(4096, model(2048), 8192);
     FAIL() << "accepted";
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(), HasSubstr("max_position_embeddings"));
@@ -116,29 +116,6 @@ TEST(ContextStages, rope_scaling_stretches_the_positions) {
   yarn.original_max_position_embeddings = 1024;
   EXPECT_EQ(position_reach(model(2048, yarn)), 4096);
   EXPECT_EQ(position_reach(model(8192, yarn)), 8192);
-}
-
-TEST(ContextStages, strict_divisible_names_the_nearest_lengths) {
-  const auto stages = parse_context_stages("64:3,61:2", defaults());
-  EXPECT_NO_THROW(check_stages_divide(stages, 1, 1));
-  try {
-    check_stages_divide(stages, 4, 1);
-    FAIL() << "accepted";
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("sequence length 61 is not divisible by ulysses degree 4"));
-    EXPECT_THAT(error.what(), HasSubstr("60 and 64"));
-  }
-}
-
-TEST(ContextStages, strict_divisible_counts_both_chunks_of_a_ring_place) {
-  EXPECT_NO_THROW(check_stages_divide(parse_context_stages("64:3,56:2", defaults()), 2, 2));
-  try {
-    check_stages_divide(parse_context_stages("64:3,60:2", defaults()), 2, 2);
-    FAIL() << "accepted";
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("sequence length 60 is not divisible by 2 x ulysses 2 x ring 2 = 8"));
-    EXPECT_THAT(error.what(), HasSubstr("56 and 64"));
-  }
 }
 
 }  // namespace

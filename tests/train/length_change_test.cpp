@@ -79,6 +79,11 @@ TEST(LengthChange, goes_on_from_its_state_wherever_it_was_saved) {
                 change.restore({{"tokens", -1}}, "here");
               }),
               HasSubstr("here"));
+  for (const Json& wrong : {Json(3), Json({1, "x"}), Json({nullptr}), Json(std::vector<double>(21, 1.0))})
+    EXPECT_THAT(testing::message_of<DataError>([&] {
+                  change.restore({{"tokens", 1}, {"recent", wrong}}, "here");
+                }),
+                HasSubstr("here: "));
 }
 
 }  // namespace

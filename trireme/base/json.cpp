@@ -137,6 +137,11 @@ Json read_json(const std::filesystem::path& file, const JsonLimits& limits) {
   return parse_json(in.whole(limits.bytes), file.string(), limits);
 }
 
+std::string as_utf8(const std::string& text) {
+  return parse_json(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace), "text")
+      .get<std::string>();
+}
+
 const Json* find_field(const Json& object, const std::string& key, const std::string& origin) {
   if (!object.is_object())
     throw DataError(cat(origin, ": got ", quotation(object), "; expected a JSON object"));

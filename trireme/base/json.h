@@ -37,6 +37,9 @@ std::string quotation(const J& json) {
   return quotation(std::string_view(json.dump(-1, ' ', false, Json::error_handler_t::replace)));
 }
 
+// Text from outside, cut anywhere: bytes that are no UTF-8 become U+FFFD.
+std::string as_utf8(const std::string& text);
+
 // The value under `key`; nullptr if it is absent or null. Throws DataError if `object` is not an object.
 const Json* find_field(const Json& object, const std::string& key, const std::string& origin);
 

@@ -28,7 +28,7 @@ int run_simulated_step(const BenchStepFlags& flags, const OptionParser& parser,
   prepare_host_memory(alone, options);
   const auto ranks = static_cast<int>(*flags.simulate_ranks);
   SimulatedWorld world(ranks, hardware ? hardware->devices_per_machine : ranks,
-                       options.device.is_cuda() ? ExchangeLibrary::nccl : ExchangeLibrary::memory,
+                       options.device.is_cuda() ? BackendLibrary::nccl : BackendLibrary::post_board,
                        flags.process.timeout(),
                        std::make_shared<RankActivity>(RankActivity::from_environment()));
   flags.process.share_sequence(options, parser, world.common_machine_ranks(), model_dir);

@@ -11,7 +11,6 @@
 #include "trireme/cli/batch_arithmetic.h"
 #include "trireme/cli/config_document.h"
 #include "trireme/cli/deepspeed_config.h"
-#include "trireme/cli/deepspeed_keys.h"
 #include "trireme/cli/train.h"
 
 namespace fs = std::filesystem;
@@ -91,9 +90,7 @@ bool is_for_config(const Json& document, const OptionParser& train) {
   for (const auto& item : document.items()) {
     std::string name = item.key();
     std::ranges::replace(name, '-', '_');
-    if (std::ranges::find(options, name) != options.end() && find_deepspeed_key(name) == nullptr &&
-        !is_deepspeed_block(name))
-      return true;
+    if (std::ranges::find(options, name) != options.end() && !is_deepspeed_name(name)) return true;
   }
   return false;
 }

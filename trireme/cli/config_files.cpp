@@ -65,10 +65,6 @@ bool is_displaced(const std::string& option, const Json& document, const OptionP
   return option.starts_with("spike_") && is_given_as("on_spike", "off");
 }
 
-bool is_deepspeed_name(const std::string& name) {
-  return find_deepspeed_key(name) != nullptr || is_deepspeed_block(name);
-}
-
 int64_t number_of(const OptionParser& parser, const std::string& option) {
   return parser.find(option).read().get<int64_t>();
 }
@@ -116,6 +112,10 @@ std::vector<std::string> add_deepspeed(const fs::path& path, OptionParser& parse
 }
 
 }  // namespace
+
+bool is_deepspeed_name(const std::string& name) {
+  return find_deepspeed_key(name) != nullptr || is_deepspeed_block(name);
+}
 
 std::string list_of_stages(const std::string& context_stages) {
   const fs::path file = context_stages;

@@ -27,6 +27,9 @@ std::string list_of_stages(const std::string& context_stages);
 // Ranks that share a sample, as far as values are given.
 int64_t sharing_ranks(const OptionParser& parser);
 
+// Whether a DeepSpeed configuration has a key or a block of that name at its top.
+bool is_deepspeed_name(const std::string& name);
+
 // The values of a --config document as options, by their names, but for those that a given flag displaces
 // (--sp ulysses and ring) or leaves without a meaning (another schedule its kwargs).
 std::vector<GivenValue> values_of_config(const Json& document, const std::string& file,

@@ -10,6 +10,7 @@
 #include "trireme/cli/config_files.h"
 #include "trireme/engine/sequence_degrees.h"
 #include "trireme/forecast/tile_rules.h"
+#include "trireme/plan/check_request.h"
 #include "trireme/plan/memory_answer_text.h"
 #include "trireme/plan/search.h"
 #include "trireme/train/train_options.h"
@@ -77,8 +78,6 @@ void ExplainFlags::read_run(OptionParser& parser) const {
   if (!asked(parser)) throw ConfigError("--run is read for --explain_oom; give that too, or leave --run out");
   const std::filesystem::path file = run / "config.json";
   Json document = read_config_document(file).json;
-  if (!document.is_object())
-    throw DataError(cat(file.string(), ": expected the options of a run, an object"));
   if (const auto model = document.find("model_name_or_path"); model != document.end())
     document["model"] = *model;
   const std::vector<std::string> known = parser.names();
@@ -88,8 +87,6 @@ void ExplainFlags::read_run(OptionParser& parser) const {
   // Of the policy that `auto` chooses, which chooses the shares as well.
   if (of_plan.value("recompute", Json()) == name_of(Recompute::automatic))
     for (const char* name : {"keep_fraction", "keep_qkv_fraction", "keep_mlp_fraction"}) of_plan.erase(name);
-  if (parser.given("sp"))
-    for (const char* name : {"ulysses", "ring"}) of_plan.erase(name);
   parser.add_file_values(values_of_config(of_plan, file.string(), parser), Precedence::before_counts);
 }
 
@@ -106,9 +103,10 @@ int explain_oom(const ExplainFlags& flags, PlanRequest request, bool json) {
   const auto fitting = search.fastest(request.devices, request.tokens);
   const Planned run = fitting ? *fitting : search.nearest(request.devices, request.tokens);
   const bool of_device = error && error->space == MemorySpace::device && error->capacity;
-  MemoryLimits limits = memory_limits(request, run.step.inputs.ranks);
-  limits.device_bytes =
-      bytes_for_tensors(request, of_device ? *error->capacity : request.hardware.memory_bytes);
+  const int ranks = run.step.inputs.ranks;
+  const TensorLimits limits{
+      bytes_for_tensors(request, of_device ? *error->capacity : request.hardware.memory_bytes),
+      memory_limits(request, ranks).host_bytes, request.hardware.machine_devices(ranks)};
   const MemoryAnswer answer =
       explain_memory(run.step, request.hardware, limits, error,
                      {.disk = request.allow_disk,

@@ -121,9 +121,9 @@ RunSettings settings_of(const PlanFlags& flags, const OptionParser& parser, cons
   return settings;
 }
 
-void check_positions_reach(const PlanRequest& request, const ModelConfig& config, int64_t tokens) {
+void check_planned_positions(const PlanRequest& request, const ModelConfig& config, int64_t tokens) {
   const int64_t document = request.document_tokens > 0 ? request.document_tokens : tokens;
-  check_stage_positions(single_stage(tokens, 1, {}), config, document);
+  check_positions_reach(tokens, config, document);
 }
 
 // What is longer than the model's positions is planned with more of them: neither bytes nor seconds depend on
@@ -142,7 +142,7 @@ int plan_of_stages(const PlanFlags& flags, const OptionParser& parser, const Pla
                    const PlanRequest& request, const std::string& stretched) {
   const std::vector<int64_t> lengths = parse_stage_lengths(flags.stages);
   flags.pages.check_stages(parser);
-  check_positions_reach(request, model.config, lengths.back());
+  check_planned_positions(request, model.config, lengths.back());
   std::vector<Plan> plans = plan_stages(request, lengths);
   if (!stretched.empty()) plans.back().advice.push_back(stretched);
   std::vector<Planned> stages;
@@ -296,7 +296,7 @@ int run_plan(const std::vector<std::string>& arguments) {
   if (request.objective != Objective::length) {
     if (request.tokens == 0)
       throw ConfigError("trireme plan needs --max_seq_length, --stages or --max_length");
-    check_positions_reach(request, model.config, request.tokens);
+    check_planned_positions(request, model.config, request.tokens);
   }
   Plan plan = make_plan(request);
   if (!stretched.empty()) plan.advice.push_back(stretched);

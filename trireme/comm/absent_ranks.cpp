@@ -8,7 +8,6 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sequence_layout.h"
-#include "trireme/comm/backend_library.h"
 #include "trireme/comm/finished_work.h"
 #include "trireme/comm/rank_order_sum.h"
 
@@ -48,18 +47,19 @@ class StoredBytes {
 
 class AbsentRanksBackend : public c10d::Backend {
  public:
-  AbsentRanksBackend(std::shared_ptr<StandIns> stand_ins, int ranks, ExchangeLibrary library)
+  AbsentRanksBackend(std::shared_ptr<StandIns> stand_ins, int ranks, BackendLibrary library)
       : Backend(/*rank=*/0, ranks), stand_ins_(std::move(stand_ins)), library_(library) {}
 
   // Collectives are made of a library's primitives by its name. Of Gloo's detours, which are not in the bytes
   // that are sent, there are none here.
   const std::string getBackendName() const override {
     switch (library_) {
-      case ExchangeLibrary::nccl:
+      case BackendLibrary::nccl:
         return std::string(kNcclBackend);
-      case ExchangeLibrary::memory:
+      case BackendLibrary::post_board:
         return std::string(kMemoryBackend);
-      case ExchangeLibrary::gloo:
+      case BackendLibrary::gloo:
+      case BackendLibrary::other:
         break;
     }
     return "absent ranks";
@@ -159,15 +159,16 @@ class AbsentRanksBackend : public c10d::Backend {
   }
 
   std::shared_ptr<StandIns> stand_ins_;
-  ExchangeLibrary library_;
+  BackendLibrary library_;
   StoredBytes sent_;  // the last that this rank broadcast
 };
 
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_absent_ranks_backend(std::shared_ptr<StandIns> stand_ins, int ranks,
-                                                            ExchangeLibrary library) {
+                                                            BackendLibrary library) {
   TRIREME_ASSERT(ranks >= 2, "got ", ranks);
+  TRIREME_ASSERT(library != BackendLibrary::other, "absent ranks of a library that is not known");
   return c10::make_intrusive<AbsentRanksBackend>(std::move(stand_ins), ranks, library);
 }
 

@@ -7,7 +7,7 @@
 //   all-gather       of each rank this rank's rows, as often as they go in
 //   broadcast        from rank 0: nothing; from others: what rank 0 broadcast into the same storage before,
 //                    which is how uneven rows are gathered; else zeros
-//   reduce-scatter   NCCL: the sum of the input's P blocks; memory: P times this rank's block; Gloo: none
+//   reduce-scatter   NCCL: the sum of the input's P blocks; post board: P times this rank's block; Gloo: none
 //   all-reduce       NCCL alone: P times the input, which is passed over once
 #pragma once
 
@@ -16,13 +16,10 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "trireme/comm/backend_library.h"
 #include "trireme/comm/call_time.h"
 
 namespace trireme {
-
-// What the backend takes the place of. Ranks of one machine read each other's `memory` and add up as they
-// read, NCCL adds up itself; Gloo leaves it to comm/collectives.cpp, which needs memory for it.
-enum class ExchangeLibrary { memory, gloo, nccl };
 
 // What absent ranks were made of so far, by all groups of a rank.
 struct StandIns {
@@ -31,7 +28,10 @@ struct StandIns {
   CallSeconds seconds;         // of the copies, on a device of its stream
 };
 
+// `library`: whose place the backend takes, of those that are known. Ranks of a post board add up as they
+// read each other's memory, NCCL adds up itself; Gloo leaves it to comm/collectives.cpp, which needs memory
+// for it.
 c10::intrusive_ptr<c10d::Backend> make_absent_ranks_backend(std::shared_ptr<StandIns> stand_ins, int ranks,
-                                                            ExchangeLibrary library);
+                                                            BackendLibrary library);
 
 }  // namespace trireme

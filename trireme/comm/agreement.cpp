@@ -92,6 +92,13 @@ std::vector<std::vector<T>> Agreement::gather(const std::vector<T>& values) {
 }
 
 template <typename T>
+std::vector<T> Agreement::gather_one(T value) {
+  std::vector<T> result;
+  for (const std::vector<T>& of_rank : gather(std::vector{value})) result.push_back(of_rank.front());
+  return result;
+}
+
+template <typename T>
 std::vector<T> Agreement::largest(const std::vector<T>& values) {
   at::Tensor reduced = tensor_of(values, device_);
   all_reduce_max(group_, reduced);
@@ -107,6 +114,8 @@ std::vector<T> Agreement::sum(const std::vector<T>& values) {
 
 template std::vector<std::vector<int64_t>> Agreement::gather(const std::vector<int64_t>& values);
 template std::vector<std::vector<double>> Agreement::gather(const std::vector<double>& values);
+template std::vector<int64_t> Agreement::gather_one(int64_t value);
+template std::vector<double> Agreement::gather_one(double value);
 template std::vector<int64_t> Agreement::largest(const std::vector<int64_t>& values);
 template std::vector<double> Agreement::largest(const std::vector<double>& values);
 template std::vector<int64_t> Agreement::sum(const std::vector<int64_t>& values);
@@ -119,11 +128,11 @@ int64_t Agreement::of_rank_0(int64_t value) {
 }
 
 std::string Agreement::first_text(const std::string& of_rank) {
-  const std::vector<std::vector<int64_t>> bytes = gather(std::vector{static_cast<int64_t>(of_rank.size())});
-  const auto has = std::find_if(bytes.begin(), bytes.end(), [](const auto& of) { return of[0] > 0; });
+  const std::vector<int64_t> bytes = gather_one(static_cast<int64_t>(of_rank.size()));
+  const auto has = std::find_if(bytes.begin(), bytes.end(), [](int64_t of) { return of > 0; });
   if (has == bytes.end()) return "";
   const auto rank = static_cast<int>(has - bytes.begin());
-  at::Tensor text = at::empty({(*has)[0]}, at::kByte);
+  at::Tensor text = at::empty({*has}, at::kByte);
   if (rank == group_.rank()) std::copy(of_rank.begin(), of_rank.end(), text.mutable_data_ptr<uint8_t>());
   text = text.to(device_);
   broadcast(group_, text, rank);

@@ -33,6 +33,9 @@ class Agreement {
   // [rank][i]
   template <typename T>
   std::vector<std::vector<T>> gather(const std::vector<T>& values);
+  // [rank]
+  template <typename T>
+  std::vector<T> gather_one(T value);
   // [i] over all ranks; NaN where a rank has NaN, but over NCCL, whose maximum may leave it out.
   template <typename T>
   std::vector<T> largest(const std::vector<T>& values);

@@ -15,9 +15,9 @@
 #include <algorithm>
 #include <exception>
 #include <functional>
-#include <numeric>
 
 #include "trireme/base/sequence_layout.h"
+#include "trireme/base/sum_of.h"
 #include "trireme/comm/backend_library.h"
 #include "trireme/comm/failure.h"
 #include "trireme/comm/rank_order_sum.h"
@@ -85,10 +85,6 @@ class Collective {
   CallWatch watch_;
   int64_t sent_bytes_ = 0;
 };
-
-int64_t sum_of(std::span<const int64_t> values) {
-  return std::accumulate(values.begin(), values.end(), static_cast<int64_t>(0));
-}
 
 // The memory of a contiguous tensor as one row of bytes.
 at::Tensor as_bytes(const at::Tensor& tensor) {
@@ -267,6 +263,11 @@ struct PendingRows::State {
   Works works;
   std::function<at::Tensor(const at::Tensor&)> complete = {};  // of what was received, the result
   at::Tensor into = {};  // where the caller wants the result, if anywhere
+
+  // The input is the output until there is another.
+  static std::unique_ptr<State> begin(Group& group, const char* collective, const at::Tensor& input) {
+    return std::unique_ptr<State>(new State{Collective(group, collective, input.device()), input, input, {}});
+  }
 };
 
 PendingRows::PendingRows(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -307,8 +308,7 @@ PendingRows begin_all_gather(Group& group, const at::Tensor& input, std::span<co
   TRIREME_ASSERT(input.dim() > 0 && input.size(0) == rows[group.rank()], "all_gather of group '",
                  group.name(), "': input of shape ", input.sizes(), ", rows[rank] is ", rows[group.rank()]);
   const at::NoGradGuard no_grad;
-  std::unique_ptr<PendingRows::State> state(
-      new PendingRows::State{Collective(group, "all_gather", input.device()), input, input, {}});
+  auto state = PendingRows::State::begin(group, "all_gather", input);
   if (group.is_alone()) return PendingRows(std::move(state));
   state->output = output.defined() ? std::move(output) : with_rows(input, sum_of(rows));
   state->collective.guarded(
@@ -328,8 +328,7 @@ PendingRows begin_all_to_all(Group& group, const at::Tensor& input, std::span<co
                  "all_to_all: ", send_rows[group.rank()], " rows to itself, ", receive_rows[group.rank()],
                  " from itself");
   const at::NoGradGuard no_grad;
-  std::unique_ptr<PendingRows::State> state(
-      new PendingRows::State{Collective(group, "all_to_all", input.device()), input, input, {}});
+  auto state = PendingRows::State::begin(group, "all_to_all", input);
   if (group.is_alone()) return PendingRows(std::move(state));
   state->output = with_rows(input, sum_of(receive_rows));
   state->collective.guarded(
@@ -372,8 +371,7 @@ PendingRows begin_reduce_scatter_sum(Group& group, const at::Tensor& input, std:
                    output.scalar_type(), ": input of shape ", input.sizes(), ", result of ", dtype);
   }
   const at::NoGradGuard no_grad;
-  std::unique_ptr<PendingRows::State> state(
-      new PendingRows::State{Collective(group, "reduce_scatter_sum", input.device()), input, input, {}});
+  auto state = PendingRows::State::begin(group, "reduce_scatter_sum", input);
   state->into = std::move(output);
   if (group.is_alone()) {
     state->output = input.to(dtype);

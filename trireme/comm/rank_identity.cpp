@@ -19,7 +19,7 @@
 namespace trireme {
 namespace {
 
-std::optional<int> whole_number(const std::string& name) {
+std::optional<int> rank_variable(const std::string& name) {
   const auto text = environment(name);
   if (!text) return std::nullopt;
   int value = 0;
@@ -32,7 +32,7 @@ std::optional<int> whole_number(const std::string& name) {
 }
 
 int required(const std::string& name, const std::string& because) {
-  const auto value = whole_number(name);
+  const auto value = rank_variable(name);
   if (!value)
     throw ConfigError(cat("environment variable ", name, " is not set, though ", because, "; set both"));
   return *value;
@@ -62,7 +62,7 @@ void read_master(RankIdentity& identity, const std::string& address_if_unset, co
     throw ConfigError(cat("environment variable MASTER_ADDR is not set for a run of ", identity.size,
                           " ranks; set it to the host name or address of rank 0's machine"));
   }
-  const auto port = whole_number("MASTER_PORT");
+  const auto port = rank_variable("MASTER_PORT");
   if (!port) {
     throw ConfigError(cat("environment variable MASTER_PORT is not set for a run of ", identity.size,
                           " ranks; set it, the same for all ranks, to a free port of ", address, port_hint));
@@ -95,11 +95,11 @@ RankIdentity from_torchrun() {
   identity.rank = required("RANK", "WORLD_SIZE is");
   identity.size = required("WORLD_SIZE", "RANK is");
   // Kubernetes operators run one rank per pod and set neither variable.
-  identity.local_rank = whole_number("LOCAL_RANK").value_or(0);
-  identity.local_size = whole_number("LOCAL_WORLD_SIZE").value_or(identity.local_rank + 1);
+  identity.local_rank = rank_variable("LOCAL_RANK").value_or(0);
+  identity.local_size = rank_variable("LOCAL_WORLD_SIZE").value_or(identity.local_rank + 1);
   check(identity, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"});
   read_master(identity, "", "");
-  identity.master_listen_fd = whole_number("TRIREME_MASTER_FD").value_or(-1);
+  identity.master_listen_fd = rank_variable("TRIREME_MASTER_FD").value_or(-1);
   identity.agent_has_store = environment("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True";
   identity.attempt = environment("TORCHELASTIC_RESTART_COUNT").value_or("0");
   name_launch(identity);

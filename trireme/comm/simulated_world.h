@@ -11,8 +11,8 @@ namespace trireme {
 class SimulatedWorld final : public World {
  public:
   // `machine_ranks`: of each machine, its last ones apart. Groups of several machines exchange over Gloo
-  // where `library` is memory.
-  SimulatedWorld(int ranks, int machine_ranks, ExchangeLibrary library, std::chrono::milliseconds timeout,
+  // where `library` is a post board.
+  SimulatedWorld(int ranks, int machine_ranks, BackendLibrary library, std::chrono::milliseconds timeout,
                  std::shared_ptr<RankActivity> activity = std::make_shared<RankActivity>());
 
   bool others_are_absent() const override { return true; }
@@ -22,7 +22,7 @@ class SimulatedWorld final : public World {
   c10::intrusive_ptr<c10d::Backend> connect(const std::string& key, const std::string& name,
                                             const GroupMembership& group) override;
 
-  ExchangeLibrary library_;
+  BackendLibrary library_;
   std::shared_ptr<StandIns> stand_ins_ = std::make_shared<StandIns>();
 };
 

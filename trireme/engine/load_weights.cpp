@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <numeric>
 #include <optional>
 #include <string>
 
@@ -11,6 +10,7 @@
 #include "trireme/base/machine_identity.h"
 #include "trireme/base/read_ahead.h"
 #include "trireme/base/sequence_layout.h"
+#include "trireme/base/sum_of.h"
 #include "trireme/comm/agreement.h"
 #include "trireme/comm/collectives.h"
 #include "trireme/device/memory_account.h"
@@ -77,9 +77,6 @@ class WeightLoader {
   bool is_fault() const { return is_fault_; }
 
  private:
-  static int64_t sum_of(const std::vector<int64_t>& values) {
-    return std::accumulate(values.begin(), values.end(), int64_t{0});
-  }
   bool gathers() const { return loading_.masters_whole && loading_.all.size() > 1; }
 
   // `piece`: whose parameter it is; what lies in the share is appended to `pieces`.

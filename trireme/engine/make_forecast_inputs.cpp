@@ -74,7 +74,6 @@ ModelSizes model_sizes(const ModelConfig& config, const ModelLayout& layout) {
                    .layer_windows = config.layer_window,
                    .causal_tokens = causal_tokens_of(config),
                    .tiles = config.family->tiles,
-                   .unit_elements = {},
                    .tied = layout.tied,
                    .embedding_read_backward = layout.embedding_read_backward};
   for (const UnitSpec& unit : layout.units) sizes.unit_elements.push_back(unit.elements);

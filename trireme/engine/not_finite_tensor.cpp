@@ -36,9 +36,9 @@ NotFinite not_finite_tensor(const std::vector<UnitSpec>& units, ParameterStore& 
       return {NotFinite::In::weights, cat("The first weight that is not finite: ", *found)};
   if (const auto found = not_finite_value(units, parameters)) return {NotFinite::In::weights, *found};
   std::string weights = "All weights are finite";
-  const std::vector<std::vector<double>> losses = agreement.gather(std::vector{rank_loss});
-  const auto rank = std::find_if(losses.begin(), losses.end(),
-                                 [](const auto& loss) { return !std::isfinite(loss.front()); });
+  const std::vector<double> losses = agreement.gather_one(rank_loss);
+  const auto rank =
+      std::find_if(losses.begin(), losses.end(), [](double loss) { return !std::isfinite(loss); });
   if (rank != losses.end())
     weights += cat("; the loss of rank ", rank - losses.begin(), "'s own tokens is not");
   if (gradients == nullptr)

@@ -66,7 +66,7 @@ struct ModelSizes {
   int64_t causal_tokens = std::numeric_limits<int64_t>::max();
   TileFormula tiles = TileFormula::decoder;
   // The flat buffers of ModelLayout's units.
-  std::vector<int64_t> unit_elements;
+  std::vector<int64_t> unit_elements = {};
   bool tied = false;
   bool embedding_read_backward = false;
   // Of LoRA: the flat buffers of each layer's adapters, which alone are trained; empty: the units are.

@@ -1,9 +1,9 @@
 #include "trireme/forecast/store_bytes.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
+#include "trireme/base/sum_of.h"
 #include "trireme/comm/collectives_bytes.h"
 #include "trireme/forecast/gather_order.h"
 #include "trireme/model/unit_writer.h"
@@ -89,10 +89,6 @@ RankSums sums_of_unit(const ForecastInputs& inputs, int64_t unit_elements) {
 }
 
 }  // namespace
-
-int64_t sum_of(const std::vector<int64_t>& values) {
-  return std::accumulate(values.begin(), values.end(), int64_t{0});
-}
 
 int64_t largest_run(const std::vector<int64_t>& values, size_t width) {
   int64_t most = 0, sum = 0;

@@ -8,7 +8,6 @@ namespace trireme {
 
 // This rank's share of each unit; the whole unit where nothing is sharded.
 std::vector<int64_t> rank_shares(const ForecastInputs& inputs);
-int64_t sum_of(const std::vector<int64_t>& values);
 // The most that `width` neighbours come to.
 int64_t largest_run(const std::vector<int64_t>& values, size_t width);
 

@@ -184,8 +184,7 @@ StepRate measure_step_rate(Engine& engine, const StepRateOptions& options, const
   products.set(rate);
   set_rates(rate, records, agreement, options.warmup);
   if (peak_bytes == 0) peak_bytes = peak_memory_bytes(device);
-  for (const auto& of_rank : agreement.gather(std::vector{peak_bytes}))
-    rate.peak_memory_bytes.push_back(of_rank.front());
+  rate.peak_memory_bytes = agreement.gather_one(peak_bytes);
   return rate;
 }
 

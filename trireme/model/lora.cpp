@@ -151,12 +151,8 @@ double LoraConfig::scale() const {
 }
 
 LoraOptions lora_options_of(const LoraConfig& lora, uint64_t seed) {
-  LoraOptions options{.rank = lora.rank,
-                      .alpha = lora.alpha,
-                      .rslora = lora.rslora,
-                      .targets = "",
-                      .adapter = {},
-                      .seed = seed};
+  LoraOptions options{
+      .rank = lora.rank, .alpha = lora.alpha, .rslora = lora.rslora, .targets = "", .seed = seed};
   for (const std::string& target : lora.targets)
     options.targets += (options.targets.empty() ? "" : ",") + target;
   return options;

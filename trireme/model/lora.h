@@ -27,8 +27,9 @@ struct LoraOptions {
   double alpha = 32;
   bool rslora = false;
   std::string targets = "all-linear";
-  std::filesystem::path adapter;  // PEFT's folder, or a checkpoint of a run with LoRA; empty: fresh adapters
-  uint64_t seed = 0;              // of fresh ones
+  // PEFT's folder, or a checkpoint of a run with LoRA; empty: fresh adapters.
+  std::filesystem::path adapter = {};
+  uint64_t seed = 0;  // of fresh ones
 
   bool given() const { return rank > 0 || !adapter.empty(); }
 };

@@ -37,8 +37,4 @@ struct Candidate {
 
 std::vector<Candidate> list_candidates(const PlanRequest& request, int devices, int64_t tokens);
 
-// Throws ConfigError that says what to give instead: devices that are no whole machines, degrees that do not
-// divide them, more devices than heads x ring x samples allow, fewer tokens than ranks.
-void check_request(const PlanRequest& request, int devices, int64_t tokens);
-
 }  // namespace trireme

@@ -1,3 +1,7 @@
+#include "trireme/plan/check_request.h"
+
+#include <algorithm>
+
 #include "trireme/attention/head_shares.h"
 #include "trireme/base/error.h"
 #include "trireme/base/sample_layout.h"

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/plan/html_text.h"
+#include "trireme/plan/plan_text.h"
 
 namespace trireme {
 namespace {
@@ -23,10 +23,8 @@ std::string mark(const char* kind, double share) {
 }
 
 std::string label(double value, const std::string& x, double y) {
-  char whole[40];
-  std::snprintf(whole, sizeof(whole), "%.17g", value);
-  return cat("<text text-anchor=\"middle\" x=\"", x, "\" y=\"", format_fixed(y, 1), "\" data-value=\"", whole,
-             "\">", value < 100 ? format_fixed(value, 1) : format_count(std::llround(value)), "</text>");
+  return cat("<text text-anchor=\"middle\" x=\"", x, "\" y=\"", format_fixed(y, 1), "\" data-value=\"",
+             whole_digits(value), "\">", rate_text(value), "</text>");
 }
 
 }  // namespace

@@ -11,10 +11,8 @@
 namespace trireme {
 
 std::string html_escaped(const std::string& text) {
-  const auto utf8 =
-      parse_json(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace), "text").get<std::string>();
   std::string escaped;
-  for (const char letter : utf8) {
+  for (const char letter : as_utf8(text)) {
     switch (letter) {
       case '&':
         escaped += "&amp;";
@@ -45,14 +43,18 @@ std::string html_escaped(const std::string& text) {
   return escaped;
 }
 
+std::string whole_digits(double value) {
+  char digits[40];
+  std::snprintf(digits, sizeof(digits), "%.17g", value);
+  return digits;
+}
+
 std::string html_data(int64_t value, const std::string& text) {
   return cat("<data value=\"", value, "\">", text, "</data>");
 }
 
 std::string html_data(double value, const std::string& text) {
-  char digits[40];
-  std::snprintf(digits, sizeof(digits), "%.17g", value);
-  return cat("<data value=\"", digits, "\">", text, "</data>");
+  return cat("<data value=\"", whole_digits(value), "\">", text, "</data>");
 }
 
 std::string html_count(int64_t value) {

@@ -9,6 +9,8 @@ namespace trireme {
 // Markup and control characters are no more; bytes that are no UTF-8 become U+FFFD.
 std::string html_escaped(const std::string& text);
 
+// From which a program gets the same double.
+std::string whole_digits(double value);
 // <data value="66012345678">61.5 GiB</data>: the value that a person reads rounded, whole for a program.
 std::string html_data(int64_t value, const std::string& text);
 std::string html_data(double value, const std::string& text);

@@ -3,7 +3,7 @@
 namespace trireme {
 
 MemoryAnswer explain_memory(const PlannedStep& step, const HardwareProfile& hardware,
-                            const MemoryLimits& limits, const std::optional<MemoryError>& error,
+                            const TensorLimits& limits, const std::optional<MemoryError>& error,
                             const ChangesAllowed& allowed) {
   MemoryAnswer answer{error, {}, {}, find_memory_changes(step, hardware, limits, allowed)};
   answer.shortage = memory_shortage(step, answer.changes.limits);

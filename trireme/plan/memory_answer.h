@@ -20,9 +20,9 @@ struct MemoryAnswer {
   MemoryChanges changes;
 };
 
-// `limits`: of a rank's tensors, and of a machine's host. Throws ConfigError as step_time does.
+// Throws ConfigError as step_time does.
 MemoryAnswer explain_memory(const PlannedStep& step, const HardwareProfile& hardware,
-                            const MemoryLimits& limits, const std::optional<MemoryError>& error,
+                            const TensorLimits& limits, const std::optional<MemoryError>& error,
                             const ChangesAllowed& allowed = {});
 
 }  // namespace trireme

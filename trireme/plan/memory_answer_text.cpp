@@ -119,15 +119,10 @@ Json number_or_null(const auto& value) {
   return value ? Json(*value) : Json();
 }
 
-// Text from outside, cut anywhere: bytes that are no UTF-8 are replaced.
-Json outside_text(const std::string& text) {
-  return parse_json(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace), "a message");
-}
-
 Json error_json(const MemoryError& error) {
   Json json{{"kind", name_of(error.kind)},
             {"space", error.space == MemorySpace::host ? "host" : "device"},
-            {"message", outside_text(error.message)},
+            {"message", as_utf8(error.message)},
             {"asked_bytes", number_or_null(error.asked)},
             {"capacity_bytes", number_or_null(error.capacity)},
             {"free_bytes", number_or_null(error.free)},
@@ -142,10 +137,10 @@ Json error_json(const MemoryError& error) {
             {"category", error.category ? Json(name_of(*error.category)) : Json()},
             {"asked_by", nullptr}};
   if (error.asked_by)
-    json["asked_by"] = {{"file", outside_text(error.asked_by->file)},
+    json["asked_by"] = {{"file", as_utf8(error.asked_by->file)},
                         {"line", error.asked_by->line},
-                        {"function", outside_text(error.asked_by->function)},
-                        {"code", outside_text(error.asked_by->code)}};
+                        {"function", as_utf8(error.asked_by->function)},
+                        {"code", as_utf8(error.asked_by->code)}};
   return json;
 }
 

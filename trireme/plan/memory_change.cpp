@@ -75,7 +75,6 @@ class ChangeTable {
            .flags = cat("--per_device_train_batch_size ", batch),
            .deepspeed = {{"train_micro_batch_size_per_gpu", batch}},
            .trainer = cat("per_device_train_batch_size=", batch),
-           .note = {},
            .apply = [divisor](PlannedStep& step) {
              step.inputs = with_batch(step.inputs, step.inputs.batch / divisor, step.inputs.tokens);
              step.accumulation *= divisor;
@@ -91,8 +90,6 @@ class ChangeTable {
         add({.kind = ChangeKind::zero,
              .flags = cat("--zero ", stage),
              .deepspeed = {{"zero_optimization.stage", stage}},
-             .trainer = {},
-             .note = {},
              .apply = [stage](PlannedStep& step) { step.inputs.zero = stage; }});
   }
 
@@ -106,9 +103,6 @@ class ChangeTable {
       if (every > in_.recompute.checkpoint_every && every <= layers)
         add({.kind = ChangeKind::checkpoint_every,
              .flags = cat("--checkpoint_every ", every),
-             .deepspeed = {},
-             .trainer = {},
-             .note = {},
              .apply = [every](PlannedStep& step) { step.inputs.recompute.checkpoint_every = every; }});
   }
 
@@ -149,9 +143,6 @@ class ChangeTable {
     for (const int chunks : {2 * in_.head_chunks, 4 * in_.head_chunks})
       add({.kind = ChangeKind::head_chunks,
            .flags = cat("--head_chunks ", chunks),
-           .deepspeed = {},
-           .trainer = {},
-           .note = {},
            .apply = [chunks](PlannedStep& step) { step.inputs.head_chunks = chunks; }});
   }
 
@@ -166,9 +157,6 @@ class ChangeTable {
         if (smaller >= kLeastTile_tokens)
           add({.kind = kind,
                .flags = cat("--", name_of(kind), " ", smaller),
-               .deepspeed = {},
-               .trainer = {},
-               .note = {},
                .apply = [field = field, smaller](PlannedStep& step) { step.inputs.*field = smaller; }});
     }
   }
@@ -179,15 +167,12 @@ class ChangeTable {
       add({.kind = ChangeKind::optim_state_dtype,
            .flags = "--optim_state_dtype bf16",
            .deepspeed = {{"bf16.bf16_optimizer_states", true}},
-           .trainer = {},
            .note = "moments in bf16, rounded stochastically",
            .apply = [](PlannedStep& step) { step.inputs.state_bytes = 2; }});
     begin_kind();
     if (allowed_.update_in_backward && !in_.update_in_backward)
       add({.kind = ChangeKind::update_in_backward,
            .flags = "--update_in_backward --max_grad_norm 0",
-           .deepspeed = {},
-           .trainer = {},
            .note = "gradients are not clipped any more",
            .apply = [](PlannedStep& step) { step.inputs.update_in_backward = true; }});
   }

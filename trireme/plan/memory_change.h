@@ -52,10 +52,10 @@ struct DeepSpeedSetting {
 
 struct MemoryChange {
   MemoryChangeKind kind{};
-  std::string flags;                        // "--zero 3"
-  std::vector<DeepSpeedSetting> deepspeed;  // empty: it has nothing like it
-  std::string trainer;                      // "gradient_checkpointing=True"; empty: nothing like it
-  std::string note;                         // what else changes; empty: nothing
+  std::string flags;                             // "--zero 3"
+  std::vector<DeepSpeedSetting> deepspeed = {};  // empty: it has nothing like it
+  std::string trainer = {};                      // "gradient_checkpointing=True"; empty: nothing like it
+  std::string note = {};                         // what else changes; empty: nothing
   std::function<void(PlannedStep&)> apply;
 };
 

@@ -17,9 +17,9 @@ bool uses_new_disk(const PlannedStep& before, const PlannedStep& then) {
   return uses_disk(then.inputs.offload) && !uses_disk(before.inputs.offload);
 }
 
-int ranks_that_fit(PlannedStep step, const HardwareProfile& hardware, const MemoryLimits& of_plan) {
+int ranks_that_fit(PlannedStep step, const HardwareProfile& hardware, TensorLimits limits) {
   for (;;) {
-    const TensorLimits limits = tensor_limits(hardware, step.inputs.ranks, of_plan);
+    limits.machine_ranks = hardware.machine_devices(step.inputs.ranks);
     if (memory_cost(step, limits).fits(limits)) return step.inputs.ranks;
     const auto more = more_sequence_ranks(step.inputs);
     if (!more || more->inputs.ranks > kMostRanks) return 0;
@@ -51,10 +51,6 @@ int64_t StepCost::bytes_too_many(const TensorLimits& limits) const {
 StepCost memory_cost(const PlannedStep& step, const TensorLimits& limits) {
   const MemoryForecast forecast = memory_forecast(step.inputs);
   return {forecast.peak_total_bytes, forecast.host.total() * limits.machine_ranks, 0, 0};
-}
-
-TensorLimits tensor_limits(const HardwareProfile& hardware, int ranks, const MemoryLimits& limits) {
-  return {limits.device_bytes, limits.host_bytes, hardware.machine_devices(ranks)};
 }
 
 std::string MemoryChangeSet::flags(const PlannedStep& before) const {
@@ -99,8 +95,8 @@ std::string MemoryChangeSet::trireme_alone() const {
 }
 
 MemoryChanges find_memory_changes(const PlannedStep& step, const HardwareProfile& hardware,
-                                  const MemoryLimits& limits, const ChangesAllowed& allowed) {
-  MemoryChanges answer{step, tensor_limits(hardware, step.inputs.ranks, limits), {}, {}, std::nullopt, 0, 0};
+                                  const TensorLimits& limits, const ChangesAllowed& allowed) {
+  MemoryChanges answer{step, limits, {}, {}, std::nullopt, 0, 0};
   answer.cost = memory_cost(step, answer.limits);
   const StepTime time = step_time(step, hardware);
   answer.cost.seconds = time.seconds;

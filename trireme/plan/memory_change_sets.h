@@ -15,7 +15,6 @@ struct TensorLimits {
   int64_t host_bytes = 0;     // of a machine, beside GPUs; 0: not limited
   int64_t machine_ranks = 1;  // that share them
 };
-TensorLimits tensor_limits(const HardwareProfile& hardware, int ranks, const MemoryLimits& limits);
 
 // What a step takes.
 struct StepCost {
@@ -60,9 +59,8 @@ struct MemoryChanges {
   bool fits() const { return cost.fits(limits); }
 };
 
-// `limits`: of a rank's tensors, and of a machine's host. At most six sets. Throws ConfigError as step_time
-// does.
+// At most six sets. Throws ConfigError as step_time does.
 MemoryChanges find_memory_changes(const PlannedStep& step, const HardwareProfile& hardware,
-                                  const MemoryLimits& limits, const ChangesAllowed& allowed = {});
+                                  const TensorLimits& limits, const ChangesAllowed& allowed = {});
 
 }  // namespace trireme

@@ -1,14 +1,9 @@
-// Tensor and pipeline parallelism: where people use them, and what is here instead.
-//
-//   tensor     splits each product over the GPUs of a machine (arXiv 1909.08053): weights, gradients and
-//              optimizer fall with its degree, and each layer exchanges activations four times a step
-//   pipeline   gives each machine some of the layers (arXiv 1811.06965): few exchanges, and idle time that
-//              many micro-batches hide
+#include "trireme/plan/other_axes.h"
+
 #include <algorithm>
 
 #include "trireme/base/sizes.h"
 #include "trireme/forecast/store_bytes.h"
-#include "trireme/plan/plan.h"
 #include "trireme/plan/planned_inputs.h"
 
 namespace trireme {

@@ -5,6 +5,8 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/plan/check_request.h"
+#include "trireme/plan/other_axes.h"
 
 namespace trireme {
 namespace {

@@ -42,7 +42,4 @@ std::vector<Plan> plan_stages(const PlanRequest& request, const std::vector<int6
 // "128k,256k", or "128k,...,1m", which doubles. Throws ConfigError that quotes the text.
 std::vector<int64_t> parse_stage_lengths(const std::string& text);
 
-// Why tensor and pipeline parallelism, which are not built, might be asked for here; empty: no reason.
-std::vector<std::string> advice_on_other_axes(const PlanRequest& request, const Planned& best);
-
 }  // namespace trireme

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "trireme/base/error.h"
 #include "trireme/base/option_list.h"
 #include "trireme/base/sizes.h"
+#include "trireme/base/sum_of.h"
 #include "trireme/device/memory_advice.h"
 #include "trireme/plan/first_run.h"
 #include "trireme/plan/machine_groups.h"
@@ -76,8 +76,7 @@ class Spec {
  private:
   std::string asked() const {
     const ModelSizes& model = request_.model;
-    const int64_t elements =
-        std::accumulate(model.unit_elements.begin(), model.unit_elements.end(), int64_t{0});
+    const int64_t elements = sum_of(model.unit_elements);
     std::string text =
         spec_row("objective", cat(kOpen, " (pre-training, continual pre-training, supervised fine-tuning)"));
     text += spec_row("exact length",

@@ -7,7 +7,7 @@
 
 namespace trireme {
 
-// What may be filled of a device (of a rank's tensors where that is said), and of a machine's host.
+// What may be filled of a device, and of a machine's host.
 struct MemoryLimits {
   int64_t device_bytes = 0;
   int64_t host_bytes = 0;  // 0: none, of a CPU or where the profile does not know

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "trireme/base/error.h"
+#include "trireme/plan/check_request.h"
 #include "trireme/plan/planned_inputs.h"
 
 namespace trireme {

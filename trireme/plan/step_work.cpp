@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "trireme/base/sum_of.h"
 #include "trireme/forecast/layer_kinds.h"
 #include "trireme/forecast/memory_timeline.h"
 #include "trireme/forecast/store_bytes.h"

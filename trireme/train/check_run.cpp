@@ -3,6 +3,7 @@
 #include <system_error>
 
 #include "trireme/base/error.h"
+#include "trireme/base/sample_layout.h"
 #include "trireme/comm/mesh.h"
 #include "trireme/device/host_memory_limit.h"
 #include "trireme/engine/check_options.h"
@@ -59,8 +60,9 @@ void check_stage(const StagePlan& plan, int stage, int64_t longest_context_token
   const EngineOptions& engine = plan.options[index].engine;
   check_step_tokens(plan.options[index], context_stage.sequence_tokens, engine.ulysses * engine.ring,
                     host_memory_of_rank_bytes(engine.host_memory_limit_bytes, world.identity().local_size));
-  check_stage_positions({context_stage}, plan.configs[index], longest_context_tokens);
-  if (engine.strict_divisible) check_stages_divide({context_stage}, engine.ulysses, engine.ring);
+  check_positions_reach(context_stage.sequence_tokens, plan.configs[index], longest_context_tokens);
+  if (engine.strict_divisible)
+    check_divisible(SampleLayout{context_stage.sequence_tokens, engine.ulysses, engine.ring});
 }
 
 }  // namespace trireme

@@ -6,7 +6,6 @@
 #include <sstream>
 
 #include "trireme/base/error.h"
-#include "trireme/base/sample_layout.h"
 #include "trireme/base/sizes.h"
 #include "trireme/model/embedding.h"
 #include "trireme/model/rope_override.h"
@@ -113,23 +112,14 @@ int stage_of_step(const std::vector<ContextStage>& stages, int64_t step) {
   return index;
 }
 
-void check_stage_positions(const std::vector<ContextStage>& stages, const ModelConfig& config,
-                           int64_t longest_context_tokens) {
-  const int64_t reach = position_reach(config);
-  for (const ContextStage& stage : stages) {
-    const int64_t tokens = std::min(stage.sequence_tokens, longest_context_tokens);
-    check_positions(config, tokens);
-    if (tokens > reach)
-      throw ConfigError(cat("a sequence of ", format_count(tokens), " tokens is longer than the ",
-                            format_count(reach), " positions of the model (max_position_embeddings ",
-                            config.max_position_embeddings, "): give ", advice_to_reach(config, tokens),
-                            ", or train on shorter sequences"));
-  }
-}
-
-void check_stages_divide(const std::vector<ContextStage>& stages, int ulysses, int ring) {
-  for (const ContextStage& stage : stages)
-    check_divisible(SampleLayout{stage.sequence_tokens, ulysses, ring});
+void check_positions_reach(int64_t tokens, const ModelConfig& config, int64_t longest_context_tokens) {
+  const int64_t reach = position_reach(config), longest = std::min(tokens, longest_context_tokens);
+  check_positions(config, longest);
+  if (longest > reach)
+    throw ConfigError(cat("a sequence of ", format_count(longest), " tokens is longer than the ",
+                          format_count(reach), " positions of the model (max_position_embeddings ",
+                          config.max_position_embeddings, "): give ", advice_to_reach(config, longest),
+                          ", or train on shorter sequences"));
 }
 
 }  // namespace trireme

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -56,11 +55,8 @@ std::string warmup_warning(const std::vector<ContextStage>& stages);
 // Index of the stage of step `step` (from 0); the last stage for later steps.
 int stage_of_step(const std::vector<ContextStage>& stages, int64_t step);
 
-// ConfigError that names the config key when a stage is longer than that reach.
-void check_stage_positions(const std::vector<ContextStage>& stages, const ModelConfig& config,
-                           int64_t longest_context_tokens = std::numeric_limits<int64_t>::max());
-// For --strict_divisible: ConfigError for a length that does not give every rank the same number of tokens
-// (SampleLayout::unit), with the nearest lengths that do.
-void check_stages_divide(const std::vector<ContextStage>& stages, int ulysses, int ring);
+// ConfigError that names the config key when samples of `tokens`, whose longest context has
+// `longest_context_tokens`, go past the positions of the model.
+void check_positions_reach(int64_t tokens, const ModelConfig& config, int64_t longest_context_tokens);
 
 }  // namespace trireme

@@ -6,6 +6,7 @@
 
 #include "trireme/base/sizes.h"
 #include "trireme/train/checkpoint_manifest.h"
+#include "trireme/train/saved_losses.h"
 
 namespace trireme {
 namespace {
@@ -63,11 +64,8 @@ Json LengthChange::state() const {
 
 void LengthChange::restore(const Json& state, const std::string& origin) {
   tokens_ = whole_number(state, "tokens", {0}, origin);
-  recent_.clear();
-  for (const Json& loss : array_value(state, "recent", origin)) {
-    const Json field = {{"recent", loss}};
-    recent_.push_back(finite_number(field, "recent", -kMostLoss, kMostLoss, origin));
-  }
+  const std::vector<double> recent = saved_losses(state, "recent", kBefore, origin);
+  recent_.assign(recent.begin(), recent.end());
   baseline_.reset();
   if (find_field(state, "baseline", origin) == nullptr) return;
   const Json& baseline = object_value(state, "baseline", origin);

@@ -11,15 +11,6 @@
 #include "trireme/plan/first_run.h"
 
 namespace trireme {
-namespace {
-
-std::vector<int64_t> of_ranks(int64_t number, Agreement& agreement) {
-  std::vector<int64_t> numbers;
-  for (const auto& row : agreement.gather(std::vector{number})) numbers.push_back(row.front());
-  return numbers;
-}
-
-}  // namespace
 
 int64_t memory_room_bytes(const EngineOptions& engine, const RankIdentity& identity) {
   if (!engine.device.is_cpu()) return device_memory_bytes(engine.device);
@@ -35,10 +26,10 @@ double allowed_memory_share(const Engine& engine) {
 }
 
 MemoryWatch::MemoryWatch(at::Device device, int64_t room_bytes, Agreement& agreement)
-    : device_(device), agreement_(agreement), room_bytes_(of_ranks(room_bytes, agreement)) {}
+    : device_(device), agreement_(agreement), room_bytes_(agreement.gather_one(room_bytes)) {}
 
 std::vector<int64_t> MemoryWatch::look() {
-  return of_ranks(peak_memory_bytes(device_), agreement_);
+  return agreement_.gather_one(peak_memory_bytes(device_));
 }
 
 std::string MemoryWatch::warning(const std::vector<int64_t>& peak_bytes, double allowed_share) {

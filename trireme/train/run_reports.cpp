@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/base/sum_of.h"
 #include "trireme/data/evaluation_loader.h"
 #include "trireme/engine/agree_on_memory_fit.h"
 #include "trireme/eval/loss_by_position.h"
@@ -61,10 +61,8 @@ void RunInProgress::report_engine() {
 
 void RunInProgress::report_weights() {
   const WeightsRead& read = engine_->weights_read();
-  std::vector<int64_t> bytes;
-  for (const std::vector<int64_t>& of_rank : agreement_.gather<int64_t>({read.bytes}))
-    bytes.push_back(of_rank[0]);
-  before_step_ = {{"weights_read_bytes_of_ranks", bytes}, {"weights_seconds", read.seconds}};
+  before_step_ = {{"weights_read_bytes_of_ranks", agreement_.gather_one(read.bytes)},
+                  {"weights_seconds", read.seconds}};
 }
 
 void RunInProgress::report_resume(int64_t read_bytes, double seconds) {
@@ -74,7 +72,7 @@ void RunInProgress::report_resume(int64_t read_bytes, double seconds) {
     checked.push_back(of_rank[0]);
     read.push_back(of_rank[1]);
   }
-  const int64_t all_bytes = std::accumulate(checked.begin(), checked.end(), int64_t{0});
+  const int64_t all_bytes = sum_of(checked);
   note(cat("resumed at step ", steps_done_, " of ", total_steps(), " from ", checkpoint_.string(),
            "; of its ", format_bytes(all_bytes), " a rank checked ", format_bytes(std::ranges::max(checked)),
            " and read ", format_bytes(std::ranges::max(read)), " at most"));

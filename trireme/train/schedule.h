@@ -56,7 +56,7 @@ ScheduleKwargs parse_schedule_kwargs(const std::string& json_text);
 
 struct Schedule {
   ScheduleKind kind = ScheduleKind::linear;
-  ScheduleKwargs kwargs;
+  ScheduleKwargs kwargs = {};
   double peak_learning_rate = 5e-5;
   int64_t warmup_steps = 0;
   int64_t total_steps = 1;

@@ -1,29 +1,13 @@
 #include "trireme/train/spike_watch.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/measure/spread.h"
+#include "trireme/train/saved_losses.h"
 
 namespace trireme {
-namespace {
-
-std::vector<double> losses_of(const Json& state, const std::string& key, const std::string& origin) {
-  std::vector<double> losses;
-  for (const Json& loss : array_value(state, key, origin)) {
-    if (!loss.is_number() || !std::isfinite(loss.get<double>()))
-      throw DataError(cat(origin, ": ", key, " holds ", quotation(loss), "; expected losses"));
-    losses.push_back(loss.get<double>());
-  }
-  if (losses.size() > kMostSpikeWindow)
-    throw DataError(
-        cat(origin, ": ", key, " holds ", losses.size(), " losses; expected ", kMostSpikeWindow, " at most"));
-  return losses;
-}
-
-}  // namespace
 
 std::string Spike::description(double factor) const {
   std::string text = losses.size() == 1 ? cat("in step ", first_step)
@@ -64,8 +48,8 @@ Json SpikeWatch::state() const {
 }
 
 void SpikeWatch::restore(const Json& state, const std::string& origin) {
-  const std::vector<double> window = losses_of(state, "window", origin);
-  suspected_ = losses_of(state, "suspected", origin);
+  const std::vector<double> window = saved_losses(state, "window", kMostSpikeWindow, origin);
+  suspected_ = saved_losses(state, "suspected", kMostSpikeWindow, origin);
   const size_t kept = std::min(window.size(), static_cast<size_t>(options_.spike_window));
   window_.assign(window.end() - static_cast<std::ptrdiff_t>(kept), window.end());
 }

@@ -125,7 +125,6 @@ DataSources look_at_sources(const TrainOptions& options, int64_t vocab_size,
   const auto look = [&](const fs::path& input, const char* name, Json& source) {
     TextToTokenize text{.input = input,
                         .tokenizer_from = options.model_dir,
-                        .prefix = {},
                         .text_field = options.samples.text_field,
                         .on_bad_record = options.samples.on_bad_record,
                         .append_eos = options.samples.append_eos,

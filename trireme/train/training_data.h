@@ -28,7 +28,7 @@ struct TrainingData {
 struct TextToTokenize {
   std::filesystem::path input;           // a tokenized PREFIX, a file of text, or a folder of them
   std::filesystem::path tokenizer_from;  // folder with tokenizer.json
-  std::filesystem::path prefix;  // where the tokens of text are written; if they are there, they count
+  std::filesystem::path prefix = {};  // where the tokens of text are written; if they are there, they count
   std::string text_field;
   OnBadRecord on_bad_record = OnBadRecord::stop;
   bool append_eos = true;

@@ -78,7 +78,6 @@ void Validator::prepare() {
   samples_ = sample_loader_options(options_.samples, config);
   const Schedule& of_stage = plan.stages[static_cast<size_t>(longest)].schedule;
   schedule_ = {.kind = ScheduleKind::constant_with_warmup,
-               .kwargs = {},
                .peak_learning_rate = of_stage.peak_learning_rate,
                .warmup_steps = std::min(of_stage.warmup_steps, how_.steps / 5),
                .total_steps = how_.steps,
@@ -89,7 +88,7 @@ void Validator::prepare() {
   open_data(config);
   const int64_t longest_tokens = longest_context_tokens(*data_.set, options_.samples.packing);
   for (size_t stage = 0; stage < plan.stages.size(); ++stage)
-    check_stage_positions({plan.stages[stage]}, plan.configs[stage], longest_tokens);
+    check_positions_reach(plan.stages[stage].sequence_tokens, plan.configs[stage], longest_tokens);
 }
 
 void Validator::open_data(const ModelConfig& config) {
@@ -151,8 +150,8 @@ void Validator::try_steps() {
 
   const auto value = static_cast<int64_t>(documents.value());
   std::vector<uint64_t> digests;
-  for (const auto& of_rank : agreement_.gather(std::vector{value}))
-    digests.push_back(static_cast<uint64_t>(of_rank.front()));
+  for (const int64_t of_rank : agreement_.gather_one(value))
+    digests.push_back(static_cast<uint64_t>(of_rank));
   Agreement sharing(*mesh.sp, options_.engine.device);
   add(check_documents(digests, !agreement_.any(sharing.of_rank_0(value) != value)));
   Check sane = check_losses(losses, engine->config().vocab_size, failure);

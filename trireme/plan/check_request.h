@@ -1,0 +1,12 @@
+// Whether a request can be planned for so many devices, and what to give instead.
+#pragma once
+
+#include "trireme/plan/plan_request.h"
+
+namespace trireme {
+
+// Throws ConfigError that says what to give instead: devices that are no whole machines, degrees that do not
+// divide them, more devices than heads x ring x samples allow, fewer tokens than ranks. `tokens` 0: not known.
+void check_request(const PlanRequest& request, int devices, int64_t tokens);
+
+}  // namespace trireme
