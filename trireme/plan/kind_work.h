@@ -47,6 +47,17 @@ struct KindWork {
       ring = (inputs.gathers_keys ? gather_exchange_bytes : ring_exchange_bytes)(extents, layout, shares,
                                                                                  inputs.sp_rank);
   }
+
+  // Values of a token.
+  double query_width() const {  // of o
+    return static_cast<double>(delta_net ? delta_net->heads.output_columns() : heads.query_width());
+  }
+  double key_width() const { return static_cast<double>(heads.key_value_width()); }
+  double projected_key_width() const { return static_cast<double>(heads.projected_keys() * heads.width); }
+  double qkv_width() const {
+    return delta_net ? static_cast<double>(delta_net->heads.columns()) : query_width() + 2 * key_width();
+  }
+  double gate_width() const { return delta_net ? query_width() : static_cast<double>(heads.gate_width()); }
 };
 
 }  // namespace trireme

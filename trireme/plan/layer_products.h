@@ -64,6 +64,11 @@ struct LayerProducts {
   }
 };
 
+// Of an encoder's head, before the output matrix.
+inline LayerProducts::Sides encoder_head_dense(const ModelSizes& model) {
+  return {model.hidden, model.hidden};
+}
+
 // Of what all layers are told beside x.
 inline LayerProducts::Sides layer_inputs_projection(const ModelSizes& model) {
   return {model.hidden, model.layers * model.layer_input_width};

@@ -11,9 +11,8 @@
 #include <vector>
 
 #include "trireme/base/enum_names.h"
-#include "trireme/forecast/forecast_inputs.h"
-#include "trireme/model/attention_pairs.h"
 #include "trireme/plan/hardware_profile.h"
+#include "trireme/plan/planned_step.h"
 
 namespace trireme {
 
@@ -62,20 +61,6 @@ struct TrafficItem {
   double bytes = 0;  // sent by this rank; of what goes and comes back, one way
 };
 
-// A step: the forecast's inputs, with a batch and a recompute plan, and what memory does not depend on.
-struct PlannedStep {
-  ForecastInputs inputs;
-  AttentionPairs attention_pairs;  // of one head, of a sample (ModelConfig::attention_pairs)
-  double document_tokens = 0;      // of the longest document; 0: of the sample
-  int64_t accumulation = 1;        // micro-batches of a step
-
-  int64_t sequence_ranks() const { return int64_t{inputs.ulysses} * inputs.ring; }
-  int64_t data_parallel() const { return inputs.ranks / sequence_ranks(); }
-  double tokens() const;  // of all ranks, in a step
-  // Of all ranks: 6 N T + 12 H D pairs, of each kind of heads, without what runs a second time.
-  double model_flops() const;
-};
-
 struct StepWork {
   std::vector<WorkItem> items;          // one for each kind, size and width
   std::vector<WorkItem> forward_items;  // of them, what the first forwards are
@@ -84,8 +69,5 @@ struct StepWork {
 };
 // Of rank inputs.rank.
 StepWork step_work(const PlannedStep& step);
-
-// N of the model FLOPs: parameters that are multiplied, the head's matrix included, also where it is tied.
-double matmul_parameters(const ModelSizes& model);
 
 }  // namespace trireme
