@@ -1,4 +1,4 @@
-// The value of an option, of a flag's words or of a file's JSON or YAML: "32k", 2e-5, "cpu", true.
+// An option's value, read from a flag's words or from a file's JSON or YAML: "32k", 2e-5, "cpu", true.
 #pragma once
 
 #include <optional>
