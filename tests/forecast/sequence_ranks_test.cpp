@@ -58,6 +58,21 @@ TEST(SequenceRanks, exchange_directly_with_other_heads_and_round_the_ring_on_the
   EXPECT_EQ(peers(8, 4, 8), 7) << "ring neighbours are on other machines";
 }
 
+TEST(SequenceRanks, exchange_columns_of_delta_nets_and_blocks_of_sums_with_all_on_their_machine) {
+  const auto peers = [](int ulysses, int ring, bool delta_net, int64_t reduce_bytes) {
+    ForecastInputs inputs = inputs_of(ulysses, 2 * ulysses * ring);
+    inputs.ring = ring;
+    inputs.machine_ranks = 8;
+    if (delta_net) inputs.model.delta_net.emplace();
+    inputs.reduce_bytes = reduce_bytes;
+    return machine_peers(inputs);
+  };
+  EXPECT_EQ(peers(4, 1, true, 4), 3) << "on Ulysses' communicator";
+  EXPECT_EQ(peers(1, 4, true, 4), 3) << "on the ring's";
+  EXPECT_EQ(peers(2, 2, true, 4), 1 + 1 + 3);
+  EXPECT_EQ(peers(4, 1, false, 2), 3 + 7);
+}
+
 TEST(SequenceRanks, come_from_data_parallel_ranks_and_keep_the_samples_of_a_step) {
   const auto more = more_sequence_ranks(inputs_of(2, 8, 5));
   ASSERT_TRUE(more.has_value());

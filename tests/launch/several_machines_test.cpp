@@ -17,6 +17,7 @@
 namespace trireme {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::LauncherProcess;
 using ::testing::Not;
@@ -142,6 +143,19 @@ TEST_F(Machines, end_when_a_launcher_is_killed_and_name_it) {
     EXPECT_THAT(left.err(), HasSubstr("the launcher of machine " + std::to_string(killed) + " ("));
     EXPECT_THAT(left.err(), HasSubstr("is gone"));
   }
+}
+
+// As ranks do that wait for the lost machine's in a collective.
+TEST_F(Machines, end_with_the_code_of_a_lost_peer_where_their_ranks_had_to_be_killed) {
+  const std::string script = "trap '' TERM; " + there() + "while :; do sleep 0.05; done";
+  LaunchOptions of_first = options(0, script);
+  of_first.grace_seconds = 0.3;
+  LauncherProcess first(of_first), other(options(1, script));
+  ASSERT_TRUE(all_there());
+  other.send(SIGKILL);
+  EXPECT_EQ(first.wait(), 75) << first.err();
+  EXPECT_THAT(first.err(), AllOf(HasSubstr("the launcher of machine 1 ("), HasSubstr("is gone"),
+                                 Not(HasSubstr("rank 0 was killed by signal 9"))));
 }
 
 TEST_F(Machines, do_not_let_in_who_does_not_know_the_secret) {

@@ -3,6 +3,7 @@
 #include "trireme/model/rope_override.h"
 
 #include <cmath>
+#include <functional>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,6 +17,7 @@
 namespace trireme::rope_override_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::message_of;
 
@@ -211,6 +213,42 @@ TEST(RopeOverride, begins_from_a_type_of_layers_that_says_nothing) {
   const ModelConfig after = with_rope(before, {.scaling = "", .theta = 5e4});
   EXPECT_DOUBLE_EQ(before.rope.theta, 1e6);
   EXPECT_DOUBLE_EQ(after.rope.theta, 5e4);
+}
+
+// As deepseek-coder, which reached 16,384 from 4,096, and vicuna-16k, which reaches 16,384 from these 4,096.
+TEST(RopeOverride, a_linear_scaling_that_does_not_say_from_which_length_reaches_the_files_positions) {
+  Json file{{"model_type", "llama"},
+            {"max_position_embeddings", 16384},
+            {"rope_scaling", {{"type", "linear"}, {"factor", 4.0}}}};
+  const ModelConfig published = parse_model_config(file, "config.json");
+  EXPECT_EQ(position_reach(published), 16384);
+  for (const auto& longer : {std::function<void()>([&] { with("linear:8", published); }),
+                             std::function<void()>([&] { rope_scaling_to_reach(published, 65536); })})
+    EXPECT_THAT(message_of<ConfigError>(longer), HasSubstr("original_max_position_embeddings"));
+  EXPECT_EQ(
+      with(R"({"rope_type": "linear", "factor": 8, "original_max_position_embeddings": 4096})", published)
+          .max_position_embeddings,
+      32768);
+  file["original_max_position_embeddings"] = 4096;
+  const ModelConfig said = parse_model_config(file, "config.json");
+  EXPECT_EQ(position_reach(said), 16384);
+  EXPECT_EQ(rope_scaling_to_reach(said, 65536), "yarn:16");
+  EXPECT_EQ(with("linear:8", said).max_position_embeddings, 32768);
+}
+
+// As DeepSeek-R1-0528-Qwen3-8B: its publisher wants no scale of attention.
+TEST(RopeOverride, attn_factor_which_transformers_passes_over_is_refused_with_what_it_means) {
+  EXPECT_THAT(message_of<ConfigError>([] {
+                parse_model_config({{"model_type", "qwen3"},
+                                    {"max_position_embeddings", 131072},
+                                    {"rope_scaling",
+                                     {{"rope_type", "yarn"},
+                                      {"factor", 4.0},
+                                      {"original_max_position_embeddings", 32768},
+                                      {"attn_factor", 0.8782488562869419}}}},
+                                   "config.json");
+              }),
+              AllOf(HasSubstr("attn_factor is 0.878"), HasSubstr("\"attention_factor\": 1")));
 }
 
 // As published: 131,072 positions beside a linear scaling by 8 are what was reached.

@@ -483,13 +483,17 @@ TEST(StepTime, mfu_is_of_all_ranks_peak_rate_in_the_precision_of_the_step) {
   }
 }
 
-// The profile's network has ten times the latency of a machine's links, and a tenth of their rate.
+// A link of the network has a tenth of the rate of a machine's links, and a machine as many of them as devices.
 TEST(StepTime, what_all_ranks_exchange_goes_over_the_network_where_a_machine_holds_fewer) {
-  const auto exchange = [](int zero, TrafficKind kind, int devices_per_machine) {
+  const auto exchange = [](int zero, TrafficKind kind, int devices_per_machine, double of_network = 1e9,
+                           int64_t reduce_bytes = 4) {
     PlannedStep step = small_step(4096, Recompute::full, 1, 1, 8);
     step.inputs.zero = zero;
+    step.inputs.reduce_bytes = reduce_bytes;
     HardwareProfile hardware = round_profile(/*is_gpu=*/true);
     hardware.devices_per_machine = devices_per_machine;
+    hardware.within_machine = {0, 1e10};
+    hardware.across_machines = {0, of_network};
     return traffic_of(step_time(step, hardware), kind);
   };
   for (const auto& [zero, kind] : {std::pair{3, TrafficKind::gathered_parameters},
@@ -498,8 +502,65 @@ TEST(StepTime, what_all_ranks_exchange_goes_over_the_network_where_a_machine_hol
     const TrafficSeconds across = exchange(zero, kind, 4), within = exchange(zero, kind, 8);
     EXPECT_TRUE(across.crosses_machines) << name_of(kind);
     EXPECT_FALSE(within.crosses_machines) << name_of(kind);
-    EXPECT_NEAR(across.seconds / within.seconds, 10, 1e-9) << name_of(kind);
+    EXPECT_NEAR(across.seconds / within.seconds, 10. / 4, 1e-9) << name_of(kind);
+    EXPECT_NEAR(exchange(zero, kind, 1).seconds / within.seconds, 10, 1e-9) << name_of(kind);
+    EXPECT_NEAR(exchange(zero, kind, 4, 1e10).seconds / within.seconds, 1, 1e-9) << name_of(kind);
   }
+  // Blocks of 4 of 7 others leave the machine, each over its device's link.
+  const TrafficSeconds blocks = exchange(3, TrafficKind::summed_gradients, 4, 1e9, 2);
+  EXPECT_NEAR(blocks.seconds, blocks.bytes * 4 / 7 / 1e9, 1e-12);
+}
+
+// One unit ahead of the pass that they are for, on the communicator of the sums.
+TEST(StepTime, gathers_and_sums_of_a_pass_share_a_link) {
+  const auto waited = [](double bytes_per_second) {
+    PlannedStep step = small_step(4096, Recompute::full, 1, 1, 4);
+    step.inputs.zero = 3;
+    step.inputs.device_is_host = false;
+    HardwareProfile hardware = round_profile(/*is_gpu=*/true);
+    hardware.within_machine = {0, bytes_per_second};
+    const StepTime time = step_time(step, hardware);
+    return std::pair{traffic_of(time, TrafficKind::gathered_parameters),
+                     traffic_of(time, TrafficKind::summed_gradients)};
+  };
+  const auto [gathers, sums] = waited(1e13);
+  EXPECT_EQ(gathers.waited_seconds + sums.waited_seconds, 0);
+  const PlannedStep step = small_step(4096, Recompute::full, 1, 1, 4);
+  const double compute = step_time(step, round_profile(/*is_gpu=*/true)).compute_seconds;
+  // So slow that each by itself is hidden and both are not.
+  const double seconds_at_1 = 1e13 * (gathers.seconds + sums.seconds);
+  const auto [late_gathers, late_sums] = waited(seconds_at_1 / (1.1 * compute));
+  EXPECT_LT(std::max(late_gathers.seconds, late_sums.seconds), compute);
+  EXPECT_GE(late_gathers.waited_seconds + late_sums.waited_seconds, 0.09 * compute);
+  EXPECT_GT(late_gathers.waited_seconds, 0);
+  EXPECT_GT(late_sums.waited_seconds, 0);
+}
+
+TEST(StepTime,
+     only_the_first_micro_batchs_forward_hides_the_hosts_optimizer_and_with_updates_in_backward_that) {
+  PlannedStep step = stepped_on_the_host(/*is_gpu=*/true);
+  HardwareProfile hardware = round_profile(/*is_gpu=*/true);
+  const auto waited = [&] { return step_time(step, hardware).host_optimizer_waited_seconds; };
+  hardware.host_optimizer_per_second = 1e6;
+  const double of_one = waited();
+  EXPECT_GT(of_one, 0);
+  step.accumulation = 4;
+  EXPECT_DOUBLE_EQ(waited(), of_one);
+  step.accumulation = 1;
+  step.inputs.update_in_backward = true;
+  EXPECT_LT(waited(), of_one) << "backward is longer than forward";
+}
+
+// docs/methods/offload.md: a sum goes to the host at each close, and comes back for the next micro-batch.
+TEST(StepWork, sums_of_each_micro_batch_go_to_the_hosts_optimizer_and_come_back) {
+  PlannedStep step = stepped_on_the_host(/*is_gpu=*/true);
+  step.inputs.zero = 2;
+  const double elements = 4 * (kSmallLayer + 512) + 2 * kSmallHead + 256, values = 4;
+  EXPECT_DOUBLE_EQ(sent_bytes(step, TrafficKind::offloaded_gradients), elements * (4 + values));
+  step.accumulation = 3;
+  EXPECT_DOUBLE_EQ(sent_bytes(step, TrafficKind::offloaded_gradients), elements * (4 * (3 + 2) + values));
+  step.inputs.zero = 1;
+  EXPECT_DOUBLE_EQ(sent_bytes(step, TrafficKind::offloaded_gradients), elements * (4 + values));
 }
 
 TEST(StepTime, ranks_on_several_machines_go_over_the_network) {

@@ -227,8 +227,9 @@ def wordpiece(normalizer, vocab_size, **model):
 
 
 def bert():
-    """As bert-base-uncased's file."""
+    """As bert-base-uncased's file, which names no type of its model."""
     j = wordpiece(normalizers.BertNormalizer(), 900)
+    del j["model"]["type"]
     j["post_processor"] = around("[CLS]", "[SEP]", j["model"]["vocab"])
     return j
 

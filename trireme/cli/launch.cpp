@@ -41,12 +41,14 @@ bool is_here(const std::vector<HostSlots>& hosts) {
 }
 
 std::vector<HostSlots> hosts_of(const HostOptions& options) {
-  if (!options.hostfile.empty()) return choose_hosts(options, 0);
-  if (const auto visible = environment("CUDA_VISIBLE_DEVICES"))
+  const bool from_file = !options.hostfile.empty();
+  std::vector<HostSlots> hosts;
+  if (from_file) hosts = choose_hosts(options, 0);
+  if (const auto visible = environment("CUDA_VISIBLE_DEVICES"); visible && (!from_file || is_here(hosts)))
     throw ConfigError(cat("launch: CUDA_VISIBLE_DEVICES=", *visible,
-                          " and --num_gpus, --include or --exclude "
+                          " and --num_gpus, --include, --exclude or --hostfile "
                           "both choose GPUs of this machine; unset it, or give --nproc_per_node alone"));
-  return choose_hosts(options, cuda_devices());
+  return from_file ? hosts : choose_hosts(options, cuda_devices());
 }
 
 }  // namespace

@@ -48,19 +48,23 @@ Mesh make_mesh(World& world, const SequenceDegrees& shape) {
   mesh.ulysses = world.make_group("ulysses", heads, Queue::exchange);
   mesh.ring = world.make_group("ring", rings, Queue::exchange);
   // If one axis covers the whole sample, `sp` shares the backend of that axis.
-  mesh.sp = world.make_group("sp", samples, U == 1 || R == 1 ? Queue::exchange : Queue::beside);
+  mesh.sp = world.make_group("sp", samples, Queue::exchange);
   return mesh;
 }
 
-void connect_exchanges(const Mesh& mesh, at::Device device) {
+void connect_exchanges(const Mesh& mesh, at::Device device, const MeshExchanges& exchanges) {
   const auto byte_rows = [&](int64_t rows) { return at::zeros({rows}, at::device(device).dtype(at::kByte)); };
   const auto is_connected_late = [](const Group& group) {
     return !group.is_alone() && library_of(group.backend()) == BackendLibrary::nccl;
   };
-  if (Group& heads = *mesh.ulysses; is_connected_late(heads)) {
-    const std::vector<int64_t> to_each(static_cast<size_t>(heads.size()), 1);
-    all_to_all(heads, byte_rows(heads.size()), to_each, to_each);
-  }
+  const auto connect_all_pairs = [&](Group& group) {
+    if (!is_connected_late(group)) return;
+    const std::vector<int64_t> to_each(static_cast<size_t>(group.size()), 1);
+    all_to_all(group, byte_rows(group.size()), to_each, to_each);
+  };
+  connect_all_pairs(*mesh.ulysses);
+  if (exchanges.columns) connect_all_pairs(*mesh.sp);
+  if (exchanges.blocks_of_sums) connect_all_pairs(*mesh.all);
   if (is_connected_late(*mesh.ring)) begin_pass_on(*mesh.ring, byte_rows(1), 1, 1).wait();
 }
 

@@ -25,9 +25,15 @@ void check_degrees(int64_t ulysses, int64_t ring, int ranks);
 // Collective. Throws ConfigError like check_degrees().
 Mesh make_mesh(World& world, const SequenceDegrees& shape);
 
+// Beside those of Ulysses and of the ring.
+struct MeshExchanges {
+  bool columns = false;         // of DeltaNets, between all pairs that hold a sample
+  bool blocks_of_sums = false;  // of gradients in 16 bits, between all pairs (comm/collectives.h)
+};
+
 // NCCL connects two ranks, and takes memory of their GPUs, at their first exchange. This lets those that will
 // exchange (all pairs of Ulysses ranks, neighbours in the ring) do so with a byte, so that what is left can
 // be planned with. Nothing with other libraries. Collective.
-void connect_exchanges(const Mesh& mesh, at::Device device);
+void connect_exchanges(const Mesh& mesh, at::Device device, const MeshExchanges& exchanges = {});
 
 }  // namespace trireme

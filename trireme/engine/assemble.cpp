@@ -216,7 +216,9 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   const Tiles tiles = choose_tiles(options, model_sizes(config, layout_));
   forecast_inputs_ = make_forecast_inputs(config, layout_, options, mesh_,
                                           {storage, tile, tiles.tokens, tiles.logits_tokens});
-  connect_exchanges(mesh_, options.device);
+  connect_exchanges(mesh_, options.device,
+                    {.columns = config.delta_net.has_value(),
+                     .blocks_of_sums = at::elementSize(options.reduce_dtype) < kFloat_bytes});
   const std::optional<RankBudget> budget = rank_budget(world, *mesh_.all, forecast_inputs_, options_);
   recompute_choice_ = agree_on_recompute(*mesh_.all, budget, forecast_inputs_, options_);
   const RecomputePlan plan{options_.recompute,       options_.checkpoint_every,  options_.keep_fraction,

@@ -31,11 +31,16 @@ ForecastInputs with_sequence_ranks(ForecastInputs inputs, int ulysses, int ring,
 }
 
 int machine_peers(const ForecastInputs& inputs) {
-  // A DeltaNet's columns go between all ranks that share a sample.
-  if (inputs.model.delta_net) return std::min(inputs.ulysses * inputs.ring, inputs.machine_ranks) - 1;
-  const int of_heads = std::min(inputs.ulysses, inputs.machine_ranks) - 1;
+  const auto pairs = [&](int ranks) { return std::min(ranks, inputs.machine_ranks) - 1; };
   const int rings = std::min(inputs.ring, inputs.machine_ranks / inputs.ulysses);
-  return of_heads + (rings > 1 ? 1 : 0);
+  int peers = pairs(inputs.ulysses) + (rings > 1 ? 1 : 0);
+  // A DeltaNet's columns, on the communicator of an axis that covers the sample or on one of their own.
+  if (inputs.model.delta_net) {
+    const int columns = pairs(inputs.ulysses * inputs.ring);
+    peers = inputs.ulysses == 1 || inputs.ring == 1 ? columns : peers + columns;
+  }
+  if (inputs.reduce_bytes < kFloat_bytes) peers += pairs(inputs.ranks);  // blocks of sums
+  return peers;
 }
 
 int64_t peer_buffers_of_rank_bytes(const ForecastInputs& inputs) {

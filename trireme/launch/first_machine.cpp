@@ -8,6 +8,8 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/launch/report.h"
+#include "trireme/launch/restart_rule.h"
 #include "trireme/launch/run_control.h"
 #include "trireme/launch/unknown_name.h"
 #include "trireme/launch/waiting_room.h"
@@ -36,7 +38,7 @@ class FirstMachine : public RunControl {
     if (stop_signal != 0) {
       start.over = stopped_between_attempts(stop_signal);
     } else if (!lost_.empty()) {
-      start.over = with_lost({});
+      start.over = with_lost({}, /*stop_asked=*/false);
     }
     if (start.over) {
       tell_others(*start.over);
@@ -81,7 +83,7 @@ class FirstMachine : public RunControl {
       lost_.insert(node);
     }
     Conclusion conclusion = decide(options_, attempt_, ends_, stop_signal);
-    if (!lost_.empty()) conclusion = with_lost(conclusion);
+    if (!lost_.empty()) conclusion = with_lost(conclusion, stop_signal != 0);
     Conclusion short_one = conclusion;  // machine 0 prints the whole report
     short_one.report = conclusion.report.substr(0, conclusion.report.find('\n') + 1);
     tell_others(short_one);
@@ -150,7 +152,12 @@ class FirstMachine : public RunControl {
   }
 
   // A machine whose launcher is gone cannot take part in another attempt.
-  Conclusion with_lost(Conclusion conclusion) const {
+  Conclusion with_lost(Conclusion conclusion, bool stop_asked) const {
+    // Ranks that had to be killed, for they waited for those of the lost machine, are not to blame.
+    if (!stop_asked && !judge(ends_, /*stop_asked=*/true).culprit) {
+      conclusion.code = CommError::kExitCode;
+      conclusion.report = report_of_killed(ends_, "after that");
+    }
     std::string text;
     for (const int node : lost_) {
       const PeerLauncher& peer = peers_.at(node);

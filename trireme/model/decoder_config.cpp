@@ -57,8 +57,6 @@ void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
     keys.refuse_unless_absent({"query_pre_attn_scalar"},
                               "it changes the model's arithmetic and is not supported");
   check_activation(keys, kind);
-  if (keys.integer_or_null("pretraining_tp", 1).value_or(1) > 1)
-    keys.refuse("pretraining_tp", "slicing the matmuls as in pretraining is not supported; set it to 1");
   if (!kind.delta_nets && keys.number(kTurningShare, 1) != 1)
     keys.refuse(kTurningShare, "rotating a part of each head is not supported");
   const char* const kCausalDecoders = "only causal decoders as transformers' own classes are supported";

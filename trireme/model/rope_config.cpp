@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "trireme/base/error.h"
+#include "trireme/base/option_list.h"
 
 namespace trireme {
 namespace {
@@ -58,6 +59,11 @@ void parse_yarn(const ConfigKeys& rope, const ModelConfig& config, RopeConfig& r
   if (result.beta_slow == 0) result.beta_slow = 1;
   if (result.beta_slow < 0 || result.beta_fast < result.beta_slow)
     rope.refuse("beta_fast", "expected beta_fast >= beta_slow > 0");
+  if (const auto meant = rope.number_or_null("attn_factor"))
+    rope.refuse("attn_factor",
+                cat("transformers passes this key over; what is meant is \"attention_factor\": ",
+                    number_text(*meant * (0.1 * std::log(result.factor) + 1)),
+                    ". Write that in its place; without both, scores are as in transformers"));
   result.attention_factor = rope.number_or_null("attention_factor");
   if (result.attention_factor && *result.attention_factor <= 0)
     rope.refuse("attention_factor", "expected more than 0");

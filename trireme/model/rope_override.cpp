@@ -121,12 +121,27 @@ int64_t stretched(double factor, int64_t tokens) {
   return std::llround(std::min(kMost, factor * static_cast<double>(tokens)));
 }
 
+// Some published linear scalings start from max_position_embeddings, and others have reached it.
+bool says_original_positions(const ModelConfig& config) {
+  if (config.rope.kind != RopeKind::linear || config.window_rope) return true;
+  return config.raw.contains(kOriginalPositions) ||
+         config.raw.value(rope_key(config.raw), Json::object()).contains(kOriginalPositions);
+}
+
+void demand_original_positions(const ModelConfig& config) {
+  if (!says_original_positions(config))
+    throw ConfigError(cat("config.json has a linear rope_scaling by ", number_text(config.rope.factor),
+                          " and does not say from which length, so it is not known what more would be; add "
+                          "\"original_max_position_embeddings\" to it: the length before it was stretched"));
+}
+
 // What the scaling does to the positions, in `json` and in its rotary part `rope`.
 void set_positions(Json& json, Json& rope, const ModelConfig& before, RopeKind kind) {
   const Json asked = rope.value(kOriginalPositions, Json());
   if (!asked.is_null() && (!asked.is_number_integer() || asked.get<int64_t>() < 1))
     throw ConfigError(cat("--rope_scaling: original_max_position_embeddings is ", quotation(asked),
                           "; expected a whole number of 1 or more"));
+  if (asked.is_null()) demand_original_positions(before);
   const int64_t original = asked.is_null() ? original_positions(before) : asked.get<int64_t>();
   rope.erase(kOriginalPositions);
   json["max_position_embeddings"] = original;
@@ -272,13 +287,15 @@ RopeOverride pinned(const RopeOverride& rope, const ModelConfig& before) {
 }
 
 int64_t position_reach(const ModelConfig& config) {
-  if (config.rope.kind == RopeKind::standard) return config.max_position_embeddings;
+  if (config.rope.kind == RopeKind::standard || !says_original_positions(config))
+    return config.max_position_embeddings;
   return std::max(config.max_position_embeddings, stretched(config.rope.factor, original_positions(config)));
 }
 
 std::string rope_scaling_to_reach(const ModelConfig& config, int64_t tokens) {
   const int64_t original = original_positions(config);
   const RopeKind kind = config.rope.kind;
+  demand_original_positions(config);
   const bool keeps = kind == RopeKind::proportional || (config.window_rope && kind == RopeKind::linear);
   return cat(name_of(keeps ? kind : RopeKind::yarn), ":", (tokens + original - 1) / original);
 }

@@ -82,8 +82,8 @@ void AttentionWork::attend(WorkKind kind, double flops_a_pair_and_value) {
   count_.add(kind, document / in_.ring, width, flops_a_pair_and_value * width * pairs);
 }
 
-// Of all heads of a layer, on average: a block of rows is cut by the diagonal and by a window's other end, and
-// half of the square there is hidden.
+// Of all heads of a layer, on average: a block of rows is cut by the diagonal and by a window's other end,
+// and half of the square there is hidden.
 double AttentionWork::hidden_pairs_of_tiles(double document) const {
   const double rows = std::min(
       document, static_cast<double>(score_tile_sizes(kind_.rank_heads, in_.ring_tokens, in_.tokens).rows));

@@ -136,18 +136,27 @@ Search::Position Search::least_position(const Candidate& candidate, int64_t toke
 
 Planned Search::fastest_from(int64_t least, const Candidate& candidate, int64_t tokens) {
   const auto fits = [&](int64_t keeping) { return memory_of(candidate.keeping(keeping), tokens).fits(); };
+  const auto most_from = [&](int64_t low) {  // which fits
+    int64_t high = candidate.most_keeping;
+    while (low + 1 < high) {
+      const int64_t middle = low + (high - low) / 2;
+      (fits(middle) ? low : high) = middle;
+    }
+    return low;
+  };
   int64_t most = candidate.most_keeping;
   if (least < most && !fits(most)) {
-    int64_t low = least;
-    while (low + 1 < most) {
-      const int64_t middle = low + (most - low) / 2;
-      (fits(middle) ? low : most) = middle;
-    }
-    most = low;
+    most = most_from(least);
+    // With Ulysses, the last layer's backward holds less where its q, k and v were kept.
+    const int64_t beyond = most + 2;
+    if (candidate.configuration.ulysses > 1 && beyond < candidate.most_keeping && fits(beyond))
+      most = most_from(beyond);
   }
   const auto seconds = [&](int64_t keeping) { return time_of(candidate.keeping(keeping), tokens).seconds; };
-  if (candidate.configuration.checkpoint_every == 1)
-    return planned(candidate.keeping(least_of_convex(least, most, seconds)), tokens);
+  if (candidate.configuration.checkpoint_every == 1) {
+    Planned fastest = planned(candidate.keeping(least_of_convex(least, most, seconds)), tokens);
+    return fastest.memory.fits() ? fastest : planned(candidate.keeping(most), tokens);
+  }
   Planned best = planned(candidate.keeping(most), tokens);
   // What is sent away may also make other traffic wait.
   if (!waits_for_activations(best.time) && seconds(least) >= best.time.seconds) return best;

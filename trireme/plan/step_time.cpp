@@ -26,7 +26,8 @@ class Links {
         machine_(hardware.devices_per_machine),
         ulysses_{inputs_.ulysses, fewest_on_a_machine(inputs_.ranks, inputs_.ulysses, machine_)},
         sample_{inputs_.ulysses * inputs_.ring,
-                fewest_on_a_machine(inputs_.ranks, inputs_.ulysses * inputs_.ring, machine_)} {}
+                fewest_on_a_machine(inputs_.ranks, inputs_.ulysses * inputs_.ring, machine_)},
+        all_{inputs_.ranks, std::min(inputs_.ranks, machine_)} {}
 
   bool crosses_machines(TrafficKind kind) const {
     switch (kind) {
@@ -39,7 +40,7 @@ class Links {
       case TrafficKind::gathered_parameters:
       case TrafficKind::summed_gradients:
       case TrafficKind::traded_parameters:
-        return inputs_.ranks > machine_;
+        return all_.crosses();
       case TrafficKind::offloaded_activations:
       case TrafficKind::offloaded_parameters:
       case TrafficKind::offloaded_gradients:
@@ -56,10 +57,13 @@ class Links {
       case TrafficKind::columns:
         return all_to_all(item, sample_);
       case TrafficKind::ring:
-      case TrafficKind::gathered_parameters:
-      case TrafficKind::summed_gradients:
-      case TrafficKind::traded_parameters:
         return over(item, crosses_machines(item.kind));
+      case TrafficKind::summed_gradients:
+        // Sums in 16 bits are made from blocks of all ranks (comm/collectives.h).
+        return inputs_.reduce_bytes < kFloat_bytes ? all_to_all(item, all_) : round_all_ranks(item);
+      case TrafficKind::gathered_parameters:
+      case TrafficKind::traded_parameters:
+        return round_all_ranks(item);
       case TrafficKind::offloaded_activations:
         return to(inputs_.offload.activations, item);
       case TrafficKind::offloaded_parameters:
@@ -90,6 +94,13 @@ class Links {
   double over(const TrafficItem& item, bool crosses) const {
     return link(crosses).seconds(item.calls, item.bytes);
   }
+  // In rings through all ranks, which leave a machine over the network links of all its devices
+  // (NCCL's all-gather and reduce-scatter).
+  double round_all_ranks(const TrafficItem& item) const {
+    if (!all_.crosses()) return over(item, /*crosses=*/false);
+    const double within = all_.on_a_machine > 1 ? over(item, /*crosses=*/false) : 0;
+    return std::max(within, link(/*crosses=*/true).seconds(item.calls, item.bytes / all_.on_a_machine));
+  }
   // To ranks of the machine and to others at the same time, each over its own links; of the rank with most of
   // its group on other machines.
   double all_to_all(const TrafficItem& item, const Peers& group) const {
@@ -111,7 +122,7 @@ class Links {
   const ForecastInputs& inputs_;
   const HardwareProfile& hardware_;
   const int machine_;
-  const Peers ulysses_, sample_;
+  const Peers ulysses_, sample_, all_;
 };
 
 double seconds_of(const std::vector<WorkItem>& items, const PlannedStep& step,
@@ -136,18 +147,62 @@ double seconds_of(const std::vector<WorkItem>& items, const PlannedStep& step,
   return sum;
 }
 
+// Traffic that goes beside a pass, over a link that kinds of traffic share.
+struct Beside {
+  enum class Link { between_ranks, to_host, from_host };
+  enum class Pass { forward, backward };
+  Link link;
+  Pass pass;
+  double seconds;
+  bool shares(const Beside& other) const { return link == other.link && pass == other.pass; }
+};
+
 // What a rank does while data moves, and what it still waits for.
 struct Overlap {
   const ForecastInputs& inputs;
   bool hides;
   double compute_seconds, forward_seconds, attention_seconds;  // of a step
-  double host_step_seconds;                                    // beside the next forward
+  double first_forward_seconds;                                // of its first micro-batch
+  double forward_gathered_share;
+  double host_step_seconds;
 
   double backward_seconds() const { return compute_seconds - forward_seconds; }
+  double seconds_of(Beside::Pass pass) const {
+    return pass == Beside::Pass::forward ? forward_seconds : backward_seconds();
+  }
+  // Of the host's optimizer: the next step's first use of a unit waits for it, and with updates in backward the
+  // step's end.
+  double host_step_hidden_seconds() const {
+    return inputs.update_in_backward ? backward_seconds() : first_forward_seconds;
+  }
   double beyond(double seconds, double hidden) const {
     return hides ? std::max(0.0, seconds - hidden) : seconds;
   }
-  // Of traffic that takes `seconds`, of offloaded activations in each direction.
+  // Of traffic that takes `seconds`, of offloaded activations in each direction; empty: waited_seconds.
+  std::vector<Beside> beside(TrafficKind kind, double seconds) const {
+    using enum Beside::Link;
+    using enum Beside::Pass;
+    const double in_forward = forward_gathered_share * seconds;
+    switch (kind) {
+      case TrafficKind::gathered_parameters:
+        return {{between_ranks, forward, in_forward}, {between_ranks, backward, seconds - in_forward}};
+      case TrafficKind::summed_gradients:
+        if (sums_go_beside_backward(inputs)) return {{between_ranks, backward, seconds}};
+        break;
+      case TrafficKind::offloaded_parameters:
+        return {{from_host, forward, in_forward}, {from_host, backward, seconds - in_forward}};
+      case TrafficKind::offloaded_activations:
+        return {{to_host, forward, seconds}, {from_host, backward, seconds}};
+      case TrafficKind::offloaded_gradients:
+        // Both directions on one stream (engine/offloaded_sums.h).
+        if (gradients_leave_in_backward(inputs)) return {{to_host, backward, seconds}};
+        break;
+      default:
+        break;
+    }
+    return {};
+  }
+  // Of traffic that shares no link.
   double waited_seconds(TrafficKind kind, double seconds) const {
     switch (kind) {
       case TrafficKind::ulysses:
@@ -158,23 +213,32 @@ struct Overlap {
         return seconds;
       case TrafficKind::ring:
         return inputs.gathers_keys ? seconds : beyond(seconds, attention_seconds);
-      case TrafficKind::offloaded_activations:
-        return beyond(seconds, forward_seconds) + beyond(seconds, backward_seconds());
-      case TrafficKind::gathered_parameters:
-      case TrafficKind::offloaded_parameters:
-      case TrafficKind::offloaded_gradients:
-        return beyond(seconds, compute_seconds);
       case TrafficKind::summed_gradients:
-        return sums_go_beside_backward(inputs) ? beyond(seconds, backward_seconds()) : seconds;
+        return seconds;
+      case TrafficKind::offloaded_gradients:
+        return beyond(seconds, first_forward_seconds);
       case TrafficKind::traded_parameters:
-        return inputs.offload.optimizer == Offload::none ? beyond(seconds, forward_seconds) : seconds;
+        return inputs.offload.optimizer == Offload::none ? beyond(seconds, first_forward_seconds) : seconds;
       case TrafficKind::offloaded_optimizer:
         // Read ahead of the unit that is stepped, and written behind it.
-        return beyond(seconds, std::max(forward_seconds, host_step_seconds));
+        return beyond(seconds, std::max(host_step_hidden_seconds(), host_step_seconds));
+      case TrafficKind::gathered_parameters:
+      case TrafficKind::offloaded_activations:
+      case TrafficKind::offloaded_parameters:
+        break;
     }
     throw InternalError("a kind of traffic has no wait");
   }
 };
+
+// Of all that goes over the same link beside the same pass.
+double seconds_beside(const std::vector<std::vector<Beside>>& of_traffic, const Beside& one) {
+  double seconds = 0;
+  for (const std::vector<Beside>& all : of_traffic)
+    for (const Beside& other : all)
+      if (other.shares(one)) seconds += other.seconds;
+  return seconds;
+}
 
 double host_step_seconds(const StepWork& work, const HardwareProfile& hardware) {
   if (work.host_optimizer_elements == 0) return 0;
@@ -194,21 +258,36 @@ StepTime step_time(const PlannedStep& step, const HardwareProfile& hardware) {
   double attention = 0;
   for (const KindSeconds& kind : time.compute)
     if (is_attention(kind.kind)) attention += kind.seconds;
+  const double forward = seconds_of(work.forward_items, step, hardware, nullptr);
   const Overlap overlap{.inputs = inputs,
                         .hides = hardware.is_gpu,
                         .compute_seconds = time.compute_seconds,
-                        .forward_seconds = seconds_of(work.forward_items, step, hardware, nullptr),
+                        .forward_seconds = forward,
                         .attention_seconds = attention,
+                        .first_forward_seconds = forward / static_cast<double>(step.accumulation),
+                        .forward_gathered_share = work.forward_gathered_share,
                         .host_step_seconds = host_step_seconds(work, hardware)};
-  time.host_optimizer_waited_seconds = overlap.beyond(overlap.host_step_seconds, overlap.forward_seconds);
+  time.host_optimizer_waited_seconds =
+      overlap.beyond(overlap.host_step_seconds, overlap.host_step_hidden_seconds());
   const Links links(step, hardware);
-  double waited = 0;
+  std::vector<std::vector<Beside>> beside;
   for (const TrafficItem& item : work.traffic) {
     const double seconds = links.seconds(item);
     const bool both_ways = item.kind == TrafficKind::offloaded_activations;
+    beside.push_back(overlap.beside(item.kind, seconds));
     time.traffic.push_back({item.kind, item.bytes, both_ways ? 2 * seconds : seconds,
-                            overlap.waited_seconds(item.kind, seconds), links.crosses_machines(item.kind)});
-    waited += time.traffic.back().waited_seconds;
+                            beside.back().empty() ? overlap.waited_seconds(item.kind, seconds) : 0,
+                            links.crosses_machines(item.kind)});
+  }
+  double waited = 0;
+  for (size_t i = 0; i < beside.size(); ++i) {
+    for (const Beside& one : beside[i]) {
+      const double together = seconds_beside(beside, one);
+      if (together > 0)
+        time.traffic[i].waited_seconds +=
+            overlap.beyond(together, overlap.seconds_of(one.pass)) * one.seconds / together;
+    }
+    waited += time.traffic[i].waited_seconds;
   }
   time.overhead_seconds =
       hardware.step_seconds + hardware.micro_batch_seconds * static_cast<double>(step.accumulation);

@@ -34,10 +34,13 @@ class StepCounter {
     layer_inputs();
     forward_of_layers();
     count_.work.forward_items = count_.work.items;
+    const double gathered_forward = count_.sent_bytes(TrafficKind::gathered_parameters);
     head();
     backward_of_layers();
     layer_inputs_backward();
     sum_gradients(/*of_step=*/false);
+    if (const double gathered = count_.sent_bytes(TrafficKind::gathered_parameters); gathered > 0)
+      count_.work.forward_gathered_share = gathered_forward / gathered;
     for (auto* items : {&count_.work.items, &count_.work.forward_items})
       for (WorkItem& item : *items) item.amount *= static_cast<double>(step_.accumulation);
     for (TrafficItem& item : count_.work.traffic) {
@@ -177,8 +180,10 @@ class StepCounter {
       }
     } else {
       count_.work.host_optimizer_elements = stepped;
-      count_.send(TrafficKind::offloaded_gradients, 2 * static_cast<double>(units.size()),
-                  stepped * static_cast<double>(kFloat_bytes + in_.tile_bytes));
+      // Sums, and new values back.
+      const int64_t sums = gradients_leave_in_backward(in_) ? 2 * step_.accumulation - 1 : 1;
+      count_.send(TrafficKind::offloaded_gradients, static_cast<double>((sums + 1) * std::ssize(units)),
+                  stepped * static_cast<double>(sums * kFloat_bytes + in_.tile_bytes));
     }
     if (in_.offload.optimizer == Offload::disk) {
       // As shard/optimizer.h and shard/masters.h hold them: a tensor a unit each.

@@ -61,11 +61,17 @@ struct TrafficItem {
   double bytes = 0;  // sent by this rank; of what goes and comes back, one way
 };
 
+// Sums that each micro-batch makes over ranks go to the host at once, and come back for the next one's.
+inline bool gradients_leave_in_backward(const ForecastInputs& inputs) {
+  return inputs.zero >= 2 || inputs.update_in_backward;
+}
+
 struct StepWork {
   std::vector<WorkItem> items;          // one for each kind, size and width
   std::vector<WorkItem> forward_items;  // of them, what the first forwards are
   std::vector<TrafficItem> traffic;     // one for each kind
-  double host_optimizer_elements = 0;   // stepped on the host, beside the next step's passes
+  double forward_gathered_share = 0;    // of gathered parameters, what the first forwards fetch
+  double host_optimizer_elements = 0;   // stepped on the host
 };
 // Of rank inputs.rank.
 StepWork step_work(const PlannedStep& step);

@@ -50,6 +50,11 @@ struct WorkCounter {
     work.traffic.push_back({kind, times * calls, times * bytes});
   }
 
+  double sent_bytes(TrafficKind kind) const {
+    const auto item = std::ranges::find(work.traffic, kind, &TrafficItem::kind);
+    return item == work.traffic.end() ? 0 : item->bytes;
+  }
+
   // Of every token, `width` values each, in tiles.
   void token_wise(WorkKind kind, double width) { add(kind, tile_rows * width, 0, rows * width); }
 

@@ -10,9 +10,12 @@ namespace trireme {
 
 namespace {
 
-// Files of the first versions name no type; only BPE has merges.
+// Files of the first versions name no type, BERT's among them; each kind has a field that no other has.
 std::string type_of(const Json& model, const std::string& origin) {
-  return text_value(model, "type", origin, model.contains("merges") ? "BPE" : "of no name");
+  const char* const silent = model.contains("merges")                     ? "BPE"
+                             : model.contains("max_input_chars_per_word") ? "WordPiece"
+                                                                          : "of no name";
+  return text_value(model, "type", origin, silent);
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
-// Llama's kind of decoders: what differs from kind to kind, and the names of their parameters. Their
-// arithmetic: decoder_layer.cpp.
+// Llama's family of decoders: the names of their parameters. What differs from kind to kind: decoder_kinds.cpp.
+// Their arithmetic: decoder_layer.cpp.
 #include <algorithm>
-#include <iterator>
 
 #include "trireme/base/error.h"
 #include "trireme/model/decoder_config.h"
 #include "trireme/model/embedding.h"
+#include "trireme/model/families/decoder_kinds.h"
 #include "trireme/model/families/decoder_layer.h"
 #include "trireme/model/families/decoder_units.h"
 #include "trireme/model/families/delta_net_mixing.h"
@@ -18,71 +18,6 @@ namespace llama {
 namespace {
 
 using namespace decoder;  // slots
-using AttentionBias = DecoderKind::AttentionBias;
-using Windows = DecoderKind::Windows;
-
-constexpr ExpertKind kMixtral{.experts = 8,
-                              .experts_per_token = 2,
-                              .counts_local = true,
-                              .width_key = "intermediate_size",
-                              .sum_to_one = ExpertKind::SumToOne::always,
-                              .router = "block_sparse_moe.gate.weight",
-                              .expert = "block_sparse_moe.experts.",
-                              .gate = ".w1.weight",
-                              .up = ".w3.weight",
-                              .down = ".w2.weight"};
-constexpr ExpertKind kQwen3Moe{.experts = 128,
-                               .experts_per_token = 8,
-                               .counts_local = true,
-                               .width_key = "moe_intermediate_size",
-                               .sum_to_one = ExpertKind::SumToOne::if_asked,
-                               .router = "mlp.gate.weight",
-                               .expert = "mlp.experts.",
-                               .gate = ".gate_proj.weight",
-                               .up = ".up_proj.weight",
-                               .down = ".down_proj.weight",
-                               .joined_gate_up = "mlp.experts.gate_up_proj",
-                               .joined_down = "mlp.experts.down_proj"};
-constexpr ExpertKind kQwen2Moe = [] {
-  ExpertKind kind = kQwen3Moe;
-  kind.experts = 60;
-  kind.experts_per_token = 4;
-  kind.counts_local = false;
-  kind.shared_width = 5632;
-  kind.shared_has_lora = true;
-  return kind;
-}();
-constexpr ExpertKind kQwen3Next = [] {
-  ExpertKind kind = kQwen3Moe;
-  kind.experts = 512;
-  kind.experts_per_token = 10;
-  kind.counts_local = false;
-  kind.shared_width = 512;
-  kind.sum_to_one = ExpertKind::SumToOne::unless_denied;
-  return kind;
-}();
-constexpr ExpertKind kQwen3_5Moe = [] {
-  ExpertKind kind = kQwen3Next;
-  kind.experts = 256;
-  kind.experts_per_token = 8;
-  kind.sum_to_one = ExpertKind::SumToOne::always;
-  kind.shared_has_lora = true;
-  return kind;
-}();
-
-// In files that have some.
-constexpr ExpertKind kGemma4Experts{.experts = 128,
-                                    .experts_per_token = 8,
-                                    .per_token_key = "top_k_experts",
-                                    .width_key = "moe_intermediate_size",
-                                    .shared_width = 9216,
-                                    .shared_width_key = "intermediate_size",
-                                    .sum_to_one = ExpertKind::SumToOne::always,
-                                    .shared_has_lora = true,
-                                    .router = "router.proj.weight",
-                                    .joined_gate_up = "experts.gate_up_proj",
-                                    .joined_down = "experts.down_proj",
-                                    .shared = "mlp."};
 
 constexpr const char* kOtherExperts =
     "mixtures of experts of this kind are not built; mixtral and those of Qwen are, and trireme.parallelize "
@@ -91,207 +26,10 @@ constexpr const char* kInPythonAlone =
     "models of this family are not built here; trireme.parallelize takes them, with Transformers' Trainer, "
     "TRL or a loop of your own (docs/huggingface.md)";
 
-constexpr DecoderKind kKinds[] = {
-    {.model_type = "llama",
-     .vocab_size = 32000,
-     .intermediate_size = 11008,
-     .max_position_embeddings = 2048,
-     .bos_token_id = 1,
-     .eos_token_id = 2,
-     .heads_divide_the_width = true,
-     .mlp_bias = true},
-    {.model_type = "mistral",
-     .vocab_size = 32000,
-     .intermediate_size = 14336,
-     .key_value_heads = 8,
-     .max_position_embeddings = 131072,
-     .bos_token_id = 1,
-     .eos_token_id = 2,
-     .attention_bias = AttentionBias::none,
-     .windows = Windows::all_layers},
-    {.model_type = "ministral",
-     .vocab_size = 32000,
-     .intermediate_size = 14336,
-     .key_value_heads = 8,
-     .max_position_embeddings = 131072,
-     .bos_token_id = 1,
-     .eos_token_id = 2,
-     .names_head_dim = true,
-     .attention_bias = AttentionBias::none,
-     .windows = Windows::by_layer_types},
-    {.model_type = "ministral3",
-     .vocab_size = 131072,
-     .intermediate_size = 14336,
-     .num_hidden_layers = 34,
-     .key_value_heads = 8,
-     .max_position_embeddings = 262144,
-     .head_dim = 128,
-     .norm_eps = 1e-5,
-     .bos_token_id = 1,
-     .eos_token_id = 2,
-     .pad_token_id = 11,
-     .attention_bias = AttentionBias::none,
-     .windows = Windows::all_layers,
-     .silent_window = {},
-     .scales_queries = true},
-    {.model_type = "qwen2",
-     .vocab_size = 151936,
-     .intermediate_size = 22016,
-     .key_value_heads = 32,
-     .max_position_embeddings = 32768,
-     .attention_bias = AttentionBias::qkv,
-     .windows = Windows::chosen_layers},
-    {.model_type = "qwen3",
-     .vocab_size = 151936,
-     .intermediate_size = 22016,
-     .key_value_heads = 32,
-     .max_position_embeddings = 32768,
-     .head_dim = 128,
-     .qk_norm = true,
-     .windows = Windows::chosen_layers},
-    {.model_type = "mixtral",
-     .vocab_size = 32000,
-     .intermediate_size = 14336,
-     .key_value_heads = 8,
-     .max_position_embeddings = 131072,
-     .norm_eps = 1e-5,
-     .rope_theta = 1e6,
-     .bos_token_id = 1,
-     .eos_token_id = 2,
-     .attention_bias = AttentionBias::none,
-     .experts = &kMixtral,
-     .windows = Windows::all_layers,
-     .silent_window = {}},
-    {.model_type = "qwen2_moe",
-     .vocab_size = 151936,
-     .intermediate_size = 1408,
-     .hidden_size = 2048,
-     .num_hidden_layers = 24,
-     .num_attention_heads = 16,
-     .key_value_heads = 16,
-     .max_position_embeddings = 32768,
-     .attention_bias = AttentionBias::qkv,
-     .experts = &kQwen2Moe},
-    {.model_type = "qwen3_moe",
-     .vocab_size = 151936,
-     .intermediate_size = 768,
-     .hidden_size = 2048,
-     .num_hidden_layers = 24,
-     .key_value_heads = 4,
-     .max_position_embeddings = 32768,
-     .qk_norm = true,
-     .experts = &kQwen3Moe,
-     .windows = Windows::all_layers_if_used},
-    {.model_type = "gemma",
-     .vocab_size = 256000,
-     .intermediate_size = 24576,
-     .hidden_size = 3072,
-     .num_hidden_layers = 28,
-     .num_attention_heads = 16,
-     .key_value_heads = 16,
-     .max_position_embeddings = 8192,
-     .head_dim = 256,
-     .tie_word_embeddings = true,
-     .bos_token_id = 2,
-     .eos_token_id = 1,
-     .pad_token_id = 0,
-     .gemma = true},
-    {.model_type = "gemma2",
-     .vocab_size = 256000,
-     .intermediate_size = 9216,
-     .hidden_size = 2304,
-     .num_hidden_layers = 26,
-     .num_attention_heads = 8,
-     .key_value_heads = 4,
-     .max_position_embeddings = 8192,
-     .head_dim = 256,
-     .tie_word_embeddings = true,
-     .bos_token_id = 2,
-     .eos_token_id = 1,
-     .pad_token_id = 0,
-     .windows = Windows::by_pattern,
-     .gemma = true,
-     .gemma2 = true},
-    {.model_type = "gemma3_text",
-     .vocab_size = 262208,
-     .intermediate_size = 9216,
-     .hidden_size = 2304,
-     .num_hidden_layers = 26,
-     .num_attention_heads = 8,
-     .key_value_heads = 4,
-     .max_position_embeddings = 131072,
-     .head_dim = 256,
-     .tie_word_embeddings = true,
-     .bos_token_id = 2,
-     .eos_token_id = 1,
-     .pad_token_id = 0,
-     .heads_divide_the_width = true,
-     .qk_norm = true,
-     .windows = Windows::by_pattern,
-     .gemma = true,
-     .gemma3 = true},
-    {.model_type = "gemma4_text",
-     .vocab_size = 262144,
-     .intermediate_size = 9216,
-     .hidden_size = 2304,
-     .num_hidden_layers = 30,
-     .num_attention_heads = 8,
-     .key_value_heads = 4,
-     .max_position_embeddings = 131072,
-     .head_dim = 256,
-     .tie_word_embeddings = true,
-     .bos_token_id = 2,
-     .eos_token_id = 1,
-     .pad_token_id = 0,
-     .qk_norm = true,
-     .experts = &kGemma4Experts,
-     .windows = Windows::by_pattern,
-     .silent_window = 512,
-     .gemma = true,
-     .gemma4 = true},
-    {.model_type = "qwen3_5_text",
-     .vocab_size = 248320,
-     .intermediate_size = 12288,
-     .num_attention_heads = 16,
-     .key_value_heads = 4,
-     .max_position_embeddings = 32768,
-     .head_dim = 256,
-     .qk_norm = true,
-     .norms_add_one = true,
-     .delta_nets = DeltaProjections::by_kind},
-    {.model_type = "qwen3_5_moe_text",
-     .vocab_size = 248320,
-     .intermediate_size = 512,
-     .hidden_size = 2048,
-     .num_hidden_layers = 40,
-     .num_attention_heads = 16,
-     .key_value_heads = 2,
-     .max_position_embeddings = 32768,
-     .head_dim = 256,
-     .qk_norm = true,
-     .experts = &kQwen3_5Moe,
-     .norms_add_one = true,
-     .delta_nets = DeltaProjections::by_kind},
-    {.model_type = "qwen3_next",
-     .vocab_size = 151936,
-     .intermediate_size = 512,
-     .hidden_size = 2048,
-     .num_hidden_layers = 48,
-     .num_attention_heads = 16,
-     .key_value_heads = 2,
-     .max_position_embeddings = 32768,
-     .head_dim = 256,
-     .qk_norm = true,
-     .experts = &kQwen3Next,
-     .norms_add_one = true,
-     .delta_nets = DeltaProjections::by_key_head},
-};
-
 ModelConfig parse(const ConfigKeys& keys) {
   const std::string type = keys.text("model_type", "");
-  const auto* const kind = std::find_if(std::begin(kKinds), std::end(kKinds),
-                                        [&](const DecoderKind& row) { return type == row.model_type; });
-  TRIREME_ASSERT(kind != std::end(kKinds), "no decoder is called ", type);
+  const auto kind = std::ranges::find(decoder_kinds(), type, &DecoderKind::model_type);
+  TRIREME_ASSERT(kind != decoder_kinds().end(), "no decoder is called ", type);
   ModelConfig config = parse_decoder_config(keys, *kind);
   config.mlp_kept_width = mlp_kept_width(config);
   if (config.key_sharing_layers > 0) {
@@ -488,6 +226,12 @@ ModelLayout layout(const ModelConfig& config) {
   return layout;
 }
 
+std::vector<std::string> model_types() {
+  std::vector<std::string> types;
+  for (const DecoderKind& kind : decoder_kinds()) types.emplace_back(kind.model_type);
+  return types;
+}
+
 std::vector<size_t> adapted_slots(const ModelConfig& config) {
   std::vector<size_t> slots{kQkv, kOut, kGateUp, kDown, kSharedGate, kInputGate, kInputProjection};
   if (config.num_experts > 0 && config.expert_kind->shared_has_lora)
@@ -502,9 +246,7 @@ const ModelFamily& llama_family() {
   using namespace llama;
   static constexpr ColumnMixing mixing{delta_net_forward, delta_net_backward};
   static const ModelFamily family{
-      .model_types = {"llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3", "mixtral", "qwen3_moe",
-                      "gemma", "gemma2", "gemma3_text", "gemma4_text", "qwen2_moe", "qwen3_5_text",
-                      "qwen3_5_moe_text", "qwen3_next"},
+      .model_types = model_types(),
       .refused_types = {{"deepseek_v2", kOtherExperts},
                         {"deepseek_v3", kOtherExperts},
                         {"gpt_oss", kOtherExperts},
