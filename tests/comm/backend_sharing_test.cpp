@@ -56,12 +56,12 @@ class CountingWorld : public World {
 };
 
 // What a training run makes: the group that decides, then the mesh.
-size_t backends_of_a_run(int ranks, const SequenceDegrees& shape) {
+size_t backends_of_a_run(int ranks, const SequenceDegrees& shape, const MeshExchanges& exchanges = {}) {
   CountingWorld world(0, ranks);
   std::vector<int> everyone(static_cast<size_t>(ranks));
   std::iota(everyone.begin(), everyone.end(), 0);
   const auto train = world.make_group("train", {everyone});
-  const Mesh mesh = make_mesh(world, shape);
+  const Mesh mesh = make_mesh(world, shape, exchanges);
   return world.connected.size();
 }
 
@@ -70,6 +70,8 @@ TEST(BackendSharing, a_run_makes_one_for_each_list_of_ranks_and_each_queue) {
   EXPECT_EQ(backends_of_a_run(8, {.ulysses = 8}), 2) << "parameters and decisions; attention";
   EXPECT_EQ(backends_of_a_run(8, {.ring = 8}), 2);
   EXPECT_EQ(backends_of_a_run(8, {.ulysses = 4, .ring = 2}), 3) << "both axes, and everyone";
+  EXPECT_EQ(backends_of_a_run(8, {.ulysses = 4, .ring = 2}, {.columns = true}), 4)
+      << "those of a DeltaNet wait for none beside computation";
   EXPECT_EQ(backends_of_a_run(8, {.ulysses = 4}), 2) << "everyone, the sample's ranks";
   EXPECT_EQ(backends_of_a_run(8, {}), 1) << "data parallel alone";
 }

@@ -51,6 +51,13 @@ inline PlannedStep mixture_step(int64_t tokens, Recompute recompute) {
   return step;
 }
 
+inline PlannedStep stepped_on_the_host(bool is_gpu) {
+  PlannedStep step = small_step(64, Recompute::full);
+  step.inputs.device_is_host = !is_gpu;
+  step.inputs.offload.optimizer = Offload::cpu;
+  return step;
+}
+
 inline HardwareProfile round_profile(bool is_gpu) {
   HardwareProfile profile;
   profile.name = "round";

@@ -27,11 +27,12 @@ void check_degrees(int64_t ulysses, int64_t ring, int ranks) {
                         pairs_within(ranks)));
 }
 
-Mesh make_mesh(World& world, const SequenceDegrees& shape) {
+Mesh make_mesh(World& world, const SequenceDegrees& shape, const MeshExchanges& exchanges) {
   const int size = world.size(), U = shape.ulysses, R = shape.ring;
   check_degrees(U, R, size);
   const int sp_size = U * R;
   Mesh mesh;
+  mesh.exchanges = exchanges;
   mesh.dp_size = size / sp_size;
   mesh.dp_index = world.rank() / sp_size;
 
@@ -48,11 +49,13 @@ Mesh make_mesh(World& world, const SequenceDegrees& shape) {
   mesh.ulysses = world.make_group("ulysses", heads, Queue::exchange);
   mesh.ring = world.make_group("ring", rings, Queue::exchange);
   // If one axis covers the whole sample, `sp` shares the backend of that axis.
-  mesh.sp = world.make_group("sp", samples, Queue::exchange);
+  const bool by_an_axis = U == 1 || R == 1;
+  mesh.sp =
+      world.make_group("sp", samples, by_an_axis || exchanges.columns ? Queue::exchange : Queue::beside);
   return mesh;
 }
 
-void connect_exchanges(const Mesh& mesh, at::Device device, const MeshExchanges& exchanges) {
+void connect_exchanges(const Mesh& mesh, at::Device device) {
   const auto byte_rows = [&](int64_t rows) { return at::zeros({rows}, at::device(device).dtype(at::kByte)); };
   const auto is_connected_late = [](const Group& group) {
     return !group.is_alone() && library_of(group.backend()) == BackendLibrary::nccl;
@@ -63,8 +66,8 @@ void connect_exchanges(const Mesh& mesh, at::Device device, const MeshExchanges&
     all_to_all(group, byte_rows(group.size()), to_each, to_each);
   };
   connect_all_pairs(*mesh.ulysses);
-  if (exchanges.columns) connect_all_pairs(*mesh.sp);
-  if (exchanges.blocks_of_sums) connect_all_pairs(*mesh.all);
+  if (mesh.exchanges.columns) connect_all_pairs(*mesh.sp);
+  if (mesh.exchanges.blocks_of_sums) connect_all_pairs(*mesh.all);
   if (is_connected_late(*mesh.ring)) begin_pass_on(*mesh.ring, byte_rows(1), 1, 1).wait();
 }
 

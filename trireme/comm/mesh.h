@@ -10,6 +10,12 @@
 
 namespace trireme {
 
+// Beside those of Ulysses and of the ring.
+struct MeshExchanges {
+  bool columns = false;         // of DeltaNets, between all pairs that hold a sample
+  bool blocks_of_sums = false;  // of gradients in 16 bits, between all pairs (comm/collectives.h)
+};
+
 struct Mesh {
   std::unique_ptr<Group> all;      // dp x sp: every rank of the run
   std::unique_ptr<Group> sp;       // the ranks that hold one sample
@@ -17,23 +23,18 @@ struct Mesh {
   std::unique_ptr<Group> ring;     // of one ulysses index: they hold the same heads of other tokens
   int dp_size = 1;                 // samples at once
   int dp_index = 0;
+  MeshExchanges exchanges;
 };
 
 // Throws ConfigError that lists the valid degrees unless ulysses x ring divides the number of ranks.
 void check_degrees(int64_t ulysses, int64_t ring, int ranks);
 
 // Collective. Throws ConfigError like check_degrees().
-Mesh make_mesh(World& world, const SequenceDegrees& shape);
-
-// Beside those of Ulysses and of the ring.
-struct MeshExchanges {
-  bool columns = false;         // of DeltaNets, between all pairs that hold a sample
-  bool blocks_of_sums = false;  // of gradients in 16 bits, between all pairs (comm/collectives.h)
-};
+Mesh make_mesh(World& world, const SequenceDegrees& shape, const MeshExchanges& exchanges = {});
 
 // NCCL connects two ranks, and takes memory of their GPUs, at their first exchange. This lets those that will
-// exchange (all pairs of Ulysses ranks, neighbours in the ring) do so with a byte, so that what is left can
+// exchange (all pairs of Ulysses ranks, neighbours in the ring, Mesh::exchanges) do so with a byte, so that what is left can
 // be planned with. Nothing with other libraries. Collective.
-void connect_exchanges(const Mesh& mesh, at::Device device, const MeshExchanges& exchanges = {});
+void connect_exchanges(const Mesh& mesh, at::Device device);
 
 }  // namespace trireme

@@ -208,7 +208,9 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   check_heads(options, config);
   layout_ = make_model_layout(config);
   lora_ = add_adapters(layout_, config, options.lora);
-  mesh_ = make_mesh(world, {.ulysses = options.ulysses, .ring = options.ring});
+  mesh_ = make_mesh(world, {.ulysses = options.ulysses, .ring = options.ring},
+                    {.columns = config.delta_net.has_value(),
+                     .blocks_of_sums = at::elementSize(options.reduce_dtype) < kFloat_bytes});
 
   const at::ScalarType storage = storage_dtype(options.precision);
   const at::ScalarType tile = choose_tile_dtype(options, *mesh_.all);
@@ -216,9 +218,7 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   const Tiles tiles = choose_tiles(options, model_sizes(config, layout_));
   forecast_inputs_ = make_forecast_inputs(config, layout_, options, mesh_,
                                           {storage, tile, tiles.tokens, tiles.logits_tokens});
-  connect_exchanges(mesh_, options.device,
-                    {.columns = config.delta_net.has_value(),
-                     .blocks_of_sums = at::elementSize(options.reduce_dtype) < kFloat_bytes});
+  connect_exchanges(mesh_, options.device);
   const std::optional<RankBudget> budget = rank_budget(world, *mesh_.all, forecast_inputs_, options_);
   recompute_choice_ = agree_on_recompute(*mesh_.all, budget, forecast_inputs_, options_);
   const RecomputePlan plan{options_.recompute,       options_.checkpoint_every,  options_.keep_fraction,
