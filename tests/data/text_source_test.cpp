@@ -219,6 +219,8 @@ TEST(TextSource, json_that_is_named_has_lines_and_in_a_folder_is_text) {
   EXPECT_THAT(texts(named), ElementsAre("a", "b", "c"));
   TextSource inside({folder / "in"}, "text");
   EXPECT_THAT(texts(inside), ElementsAre("{\"text\": \"a\"}\n{\"text\": \"b\"}\n"));
+  TextSource both({folder / "in", lines}, "text");
+  EXPECT_THAT(texts(both), ElementsAre("a", "b"));
   EXPECT_TRUE(may_hold_json_lines(lines));
 
   const auto problem = [&](const char* name, const std::string& text) {

@@ -222,8 +222,10 @@ TEST(RopeOverride, a_linear_scaling_that_does_not_say_from_which_length_reaches_
             {"rope_scaling", {{"type", "linear"}, {"factor", 4.0}}}};
   const ModelConfig published = parse_model_config(file, "config.json");
   EXPECT_EQ(position_reach(published), 16384);
-  for (const auto& longer : {std::function<void()>([&] { with("linear:8", published); }),
-                             std::function<void()>([&] { rope_scaling_to_reach(published, 65536); })})
+  for (const auto& longer :
+       {std::function<void()>([&] { with("linear:8", published); }),
+        std::function<void()>([&] { pinned({.scaling = "linear:8", .theta = {}}, published); }),
+        std::function<void()>([&] { rope_scaling_to_reach(published, 65536); })})
     EXPECT_THAT(message_of<ConfigError>(longer), HasSubstr("original_max_position_embeddings"));
   EXPECT_EQ(
       with(R"({"rope_type": "linear", "factor": 8, "original_max_position_embeddings": 4096})", published)

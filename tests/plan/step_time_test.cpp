@@ -234,6 +234,16 @@ TEST(StepTime, gathers_and_sums_of_a_pass_share_a_link) {
   EXPECT_GT(late_sums.waited_seconds, 0);
 }
 
+TEST(StepTime, one_ranks_parameters_come_from_the_host_beside_each_pass) {
+  PlannedStep step = small_step(4096, Recompute::full);
+  step.inputs.device_is_host = false;
+  step.inputs.zero = 3;
+  step.inputs.offload.parameters = Offload::cpu;
+  const double share = step_work(step).forward_gathered_share;
+  EXPECT_GT(share, 0.3);
+  EXPECT_LT(share, 0.6);
+}
+
 TEST(StepTime,
      only_the_first_micro_batchs_forward_hides_the_hosts_optimizer_and_with_updates_in_backward_that) {
   PlannedStep step = stepped_on_the_host(/*is_gpu=*/true);

@@ -125,9 +125,7 @@ const std::vector<ForeignProgram>& foreign_programs() {
            {{"max_position_embeddings", "rotary_base", "rope_type", "rope_factor", "rope_scaling_type",
              "rope_scaling_factor", "rotary_scaling_factor", "use_rope_scaling", "yarn_factor"},
             "--rope_scaling KIND:FACTOR (yarn, linear, dynamic, llama3, proportional) stretches the "
-            "positions of "
-            "pretraining, "
-            "--rope_theta sets their base; what is exported says so"},
+            "positions of pretraining, --rope_theta sets their base; what is exported says so"},
        }},
 
       {"TRL, PEFT",

@@ -45,9 +45,9 @@ int count_threads(int64_t asked, const RankIdentity& identity) {
   if (!set || *set <= 0) return cores;
   // torchrun sets 1 where the user set nothing.
   if (*set == 1 && cores > 1 && identity.local_rank == 0 && std::getenv("TORCHELASTIC_RUN_ID") != nullptr)
-    std::cerr
-        << "trireme: note: torchrun set OMP_NUM_THREADS=1, so each rank computes with one thread; --threads "
-        << cores << " gives it its cores" << std::endl;
+    std::cerr << "trireme: note: OMP_NUM_THREADS is 1, torchrun's default, so each rank computes with one "
+                 "thread; --threads "
+              << cores << " gives it its cores" << std::endl;
   return static_cast<int>(*set);
 }
 

@@ -33,8 +33,8 @@ void check_degrees(int64_t ulysses, int64_t ring, int ranks);
 Mesh make_mesh(World& world, const SequenceDegrees& shape, const MeshExchanges& exchanges = {});
 
 // NCCL connects two ranks, and takes memory of their GPUs, at their first exchange. This lets those that will
-// exchange (all pairs of Ulysses ranks, neighbours in the ring, Mesh::exchanges) do so with a byte, so that what is left can
-// be planned with. Nothing with other libraries. Collective.
+// exchange (all pairs of Ulysses ranks, neighbours in the ring, Mesh::exchanges) do so with a byte, so that
+// what is left can be planned with. Nothing with other libraries. Collective.
 void connect_exchanges(const Mesh& mesh, at::Device device);
 
 }  // namespace trireme

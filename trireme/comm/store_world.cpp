@@ -86,7 +86,8 @@ class StoreWorld : public World {
       auto nccl = make_nccl_backend(store, name, group.rank, group.world_ranks, device_, timeout());
       // NCCL itself would wait for a rank that does not come without a limit, and unseen by its watchdog.
       wait_until_all_connected(*store, group.rank, size, timeout());
-      nccl->eagerConnectSingleDevice(device_);
+      // Other groups are connected by connect_exchanges, or have nothing to exchange.
+      if (size == this->size()) nccl->eagerConnectSingleDevice(device_);
       return nccl;
     }
     const bool through_memory = memory_.why_not(group.world_ranks).empty();

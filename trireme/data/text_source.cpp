@@ -68,6 +68,12 @@ bool is_json(const fs::path& file) {
   return ending(file) == ".json";
 }
 
+std::optional<std::pair<dev_t, ino_t>> file_identity(const fs::path& file) {
+  struct stat status {};
+  if (::stat(file.c_str(), &status) != 0) return std::nullopt;
+  return std::pair{status.st_dev, status.st_ino};
+}
+
 // Tables that would be read as one text, braces and quotes in it.
 void refuse_table(const fs::path& file) {
   const std::string kLines = ", expected one JSON object a line: ";
@@ -124,6 +130,8 @@ std::vector<std::string> SourceCounts::left_out_lines() const {
 TextSource::TextSource(const std::vector<fs::path>& inputs, std::string field, std::string field_flag,
                        OnBadRecord on_bad_record)
     : field_(std::move(field)), field_flag_(std::move(field_flag)), on_bad_record_(on_bad_record) {
+  for (const fs::path& input : inputs)
+    if (const auto file = file_identity(input); file && is_json(input)) json_by_name_.insert(*file);
   for (const fs::path& input : inputs) {
     std::error_code error;
     const fs::file_status status = fs::status(input, error);
@@ -137,9 +145,7 @@ TextSource::TextSource(const std::vector<fs::path>& inputs, std::string field, s
     } else if (fs::is_regular_file(status)) {
       if (const auto why = why_not_text(input)) throw DataError(cat(input.string(), ": ", *why));
       refuse_table(input);
-      if (!meet(input)) continue;
-      files_.push_back(input);
-      if (is_json(input)) json_by_name_.insert(input);
+      if (meet(input)) files_.push_back(input);
     } else {
       throw ConfigError(cat("the input ", input.string(), " is neither a file nor a folder"));
     }
@@ -153,8 +159,8 @@ void TextSource::leave_out(const fs::path& file, const std::string& why) {
 }
 
 bool TextSource::meet(const fs::path& file) {
-  struct stat status {};
-  if (::stat(file.c_str(), &status) != 0 || found_.insert({status.st_dev, status.st_ino}).second) return true;
+  const auto identity = file_identity(file);
+  if (!identity || found_.insert(*identity).second) return true;
   leave_out(file, "leads to a file that is read already");
   return false;
 }
@@ -201,7 +207,9 @@ void TextSource::add_folder(const fs::path& root) {
 }
 
 bool TextSource::has_lines(const fs::path& file) const {
-  return is_lines(file) || json_by_name_.contains(file);
+  if (is_lines(file)) return true;
+  const auto identity = file_identity(file);
+  return identity && json_by_name_.contains(*identity);
 }
 
 std::optional<Document> TextSource::next() {

@@ -78,7 +78,8 @@ class TextSource {
   OnBadRecord on_bad_record_;
   std::set<std::pair<dev_t, ino_t>> found_;  // files of all inputs
   std::vector<std::filesystem::path> files_;
-  std::set<std::filesystem::path> json_by_name_;  // inputs that are .json files; in a folder such are text
+  std::set<std::pair<dev_t, ino_t>>
+      json_by_name_;  // inputs that are .json files; others in a folder are text
   size_t next_file_ = 0;
   std::optional<LineReader> lines_;  // of the .jsonl file being read
   SourceCounts counts_;

@@ -154,7 +154,8 @@ class FirstMachine : public RunControl {
   // A machine whose launcher is gone cannot take part in another attempt.
   Conclusion with_lost(Conclusion conclusion, bool stop_asked) const {
     // Ranks that had to be killed, for they waited for those of the lost machine, are not to blame.
-    if (!stop_asked && !judge(ends_, /*stop_asked=*/true).culprit) {
+    const bool killed = conclusion.code != 0 && conclusion.code != CommError::kExitCode;
+    if (killed && !stop_asked && !judge(ends_, /*stop_asked=*/true).culprit) {
       conclusion.code = CommError::kExitCode;
       conclusion.report = report_of_killed(ends_, "after that");
     }

@@ -59,7 +59,7 @@ void parse_yarn(const ConfigKeys& rope, const ModelConfig& config, RopeConfig& r
   if (result.beta_slow == 0) result.beta_slow = 1;
   if (result.beta_slow < 0 || result.beta_fast < result.beta_slow)
     rope.refuse("beta_fast", "expected beta_fast >= beta_slow > 0");
-  if (const auto meant = rope.number_or_null("attn_factor"))
+  if (const auto meant = rope.number_or_null("attn_factor"); meant.value_or(1) != 1)
     rope.refuse("attn_factor",
                 cat("transformers passes this key over; what is meant is \"attention_factor\": ",
                     number_text(*meant * (0.1 * std::log(result.factor) + 1)),

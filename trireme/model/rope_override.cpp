@@ -121,18 +121,9 @@ int64_t stretched(double factor, int64_t tokens) {
   return std::llround(std::min(kMost, factor * static_cast<double>(tokens)));
 }
 
-// Some published linear scalings start from max_position_embeddings, and others have reached it.
-bool says_original_positions(const ModelConfig& config) {
-  if (config.rope.kind != RopeKind::linear || config.window_rope) return true;
-  return config.raw.contains(kOriginalPositions) ||
-         config.raw.value(rope_key(config.raw), Json::object()).contains(kOriginalPositions);
-}
-
 void demand_original_positions(const ModelConfig& config) {
-  if (!says_original_positions(config))
-    throw ConfigError(cat("config.json has a linear rope_scaling by ", number_text(config.rope.factor),
-                          " and does not say from which length, so it is not known what more would be; add "
-                          "\"original_max_position_embeddings\" to it: the length before it was stretched"));
+  if (const std::string lacking = lacking_original_positions(config); !lacking.empty())
+    throw ConfigError(lacking);
 }
 
 // What the scaling does to the positions, in `json` and in its rotary part `rope`.
@@ -281,13 +272,27 @@ RopeOverride pinned(const RopeOverride& rope, const ModelConfig& before) {
   if (rope.scaling.empty()) return rope;
   RopeOverride result = rope;
   Json scaling = scaling_of(rope.scaling, before);
-  if (!scaling.contains(kOriginalPositions)) scaling[kOriginalPositions] = original_positions(before);
+  if (!scaling.contains(kOriginalPositions)) {
+    demand_original_positions(before);
+    scaling[kOriginalPositions] = original_positions(before);
+  }
   result.scaling = scaling.dump();
   return result;
 }
 
+// Some published linear scalings start from max_position_embeddings, and others have reached it.
+std::string lacking_original_positions(const ModelConfig& config) {
+  if (config.rope.kind != RopeKind::linear || config.window_rope) return {};
+  if (config.raw.contains(kOriginalPositions) ||
+      config.raw.value(rope_key(config.raw), Json::object()).contains(kOriginalPositions))
+    return {};
+  return cat("the model's config.json has a linear rope_scaling by ", number_text(config.rope.factor),
+             " and does not say from which length, so it is not known what more would be; add "
+             "\"original_max_position_embeddings\" to it, the length before it was stretched");
+}
+
 int64_t position_reach(const ModelConfig& config) {
-  if (config.rope.kind == RopeKind::standard || !says_original_positions(config))
+  if (config.rope.kind == RopeKind::standard || !lacking_original_positions(config).empty())
     return config.max_position_embeddings;
   return std::max(config.max_position_embeddings, stretched(config.rope.factor, original_positions(config)));
 }
@@ -304,8 +309,10 @@ std::string rope_text(const ModelConfig& config) {
   const RopeConfig& rope = config.rope;
   return cat("rope ", name_of(rope.kind),
              rope.kind == RopeKind::standard ? ""
-                                             : cat(" x ", number_text(rope.factor), " of ",
-                                                   format_count(original_positions(config)), " positions"),
+             : lacking_original_positions(config).empty()
+                 ? cat(" x ", number_text(rope.factor), " of ", format_count(original_positions(config)),
+                       " positions")
+                 : cat(" x ", number_text(rope.factor)),
              ", theta ", number_text(rope.theta), ": ", format_count(position_reach(config)), " positions");
 }
 

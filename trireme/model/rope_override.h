@@ -46,11 +46,14 @@ RopeOverride pinned(const RopeOverride& rope, const ModelConfig& before);
 
 // The length that the model was first trained on, as far as its config.json says.
 int64_t original_positions(const ModelConfig& config);
+// Empty, or what the model's config.json lacks for its positions to be stretched further.
+std::string lacking_original_positions(const ModelConfig& config);
 // The number of tokens that the model's positions reach: max_position_embeddings, or the length to which its
 // rope scaling stretches them.
 int64_t position_reach(const ModelConfig& config);
 
-// "yarn:16", which stretches the positions to `tokens`; "linear:16" of a Gemma 3 that was stretched so.
+// "yarn:16", which stretches the positions to `tokens`; "linear:16" of a Gemma 3 that was stretched so. Throws
+// ConfigError: lacking_original_positions.
 std::string rope_scaling_to_reach(const ModelConfig& config, int64_t tokens);
 
 // "rope yarn x 16 of 8,192 positions, theta 500000: 131,072 positions"

@@ -59,8 +59,7 @@ class Links {
       case TrafficKind::ring:
         return over(item, crosses_machines(item.kind));
       case TrafficKind::summed_gradients:
-        // Sums in 16 bits are made from blocks of all ranks (comm/collectives.h).
-        return inputs_.reduce_bytes < kFloat_bytes ? all_to_all(item, all_) : round_all_ranks(item);
+        return sums(item);
       case TrafficKind::gathered_parameters:
       case TrafficKind::traded_parameters:
         return round_all_ranks(item);
@@ -97,6 +96,7 @@ class Links {
   // In rings through all ranks, which leave a machine over the network links of all its devices
   // (NCCL's all-gather and reduce-scatter).
   double round_all_ranks(const TrafficItem& item) const {
+    if (!hardware_.is_gpu) return all_to_all(item, all_);
     if (!all_.crosses()) return over(item, /*crosses=*/false);
     const double within = all_.on_a_machine > 1 ? over(item, /*crosses=*/false) : 0;
     return std::max(within, link(/*crosses=*/true).seconds(item.calls, item.bytes / all_.on_a_machine));
@@ -111,6 +111,13 @@ class Links {
     const double within =
         outside < 1 ? link(/*crosses=*/false).seconds(item.calls, item.bytes * (1 - outside)) : 0;
     return std::max(within, network.seconds(item.calls, item.bytes * outside));
+  }
+  // Those in 16 bits are made from blocks of all ranks (comm/collectives.h), and ZeRO 0 gathers the result.
+  double sums(const TrafficItem& item) const {
+    if (inputs_.reduce_bytes == kFloat_bytes) return round_all_ranks(item);
+    if (inputs_.zero > 0) return all_to_all(item, all_);
+    const TrafficItem half{item.kind, item.calls / 2, item.bytes / 2};
+    return all_to_all(half, all_) + round_all_ranks(half);
   }
   double to(Offload offload, const TrafficItem& item) const {
     if (offload == Offload::disk)

@@ -4,7 +4,8 @@
 //   compute                 sum of amount / rate
 //   ulysses                 waited for; with C head chunks all but one of C is hidden behind attention
 //   ring                    hidden behind attention; gathered keys are waited for
-//   gathered parameters     hidden on a GPU as far as the pass goes that they are for: they come one unit ahead
+//   gathered parameters     hidden on a GPU as far as the pass goes that they are for, for they come one unit
+//                           ahead
 //   summed gradients        hidden on a GPU with ZeRO 2 and 3 as far as backward goes, for they are waited
 //                           for one unit later; else waited for
 //   traded parameters       hidden on a GPU as far as the first forward goes, for they come one unit ahead;
@@ -13,8 +14,8 @@
 //                           sums of ZeRO 2 and 3 go to the host beside backward; the host's optimizer works
 //                           beside the next step's first forward (with updates in backward beside backward),
 //                           and what it has on a disk comes and goes beside its work
-// What goes over one link beside one pass is added up first: gathers and sums between ranks; each direction to and
-// from the host. On a CPU nothing is hidden: what moves data takes the cores that compute.
+// What goes over one link beside one pass is added up first: gathers and sums between ranks; each direction to
+// and from the host. On a CPU nothing is hidden: what moves data takes the cores that compute.
 #pragma once
 
 #include <array>

@@ -34,13 +34,13 @@ class StepCounter {
     layer_inputs();
     forward_of_layers();
     count_.work.forward_items = count_.work.items;
-    const double gathered_forward = count_.sent_bytes(TrafficKind::gathered_parameters);
+    const double gathered_forward = count_.gathered_elements;
     head();
     backward_of_layers();
     layer_inputs_backward();
     sum_gradients(/*of_step=*/false);
-    if (const double gathered = count_.sent_bytes(TrafficKind::gathered_parameters); gathered > 0)
-      count_.work.forward_gathered_share = gathered_forward / gathered;
+    if (count_.gathered_elements > 0)
+      count_.work.forward_gathered_share = gathered_forward / count_.gathered_elements;
     for (auto* items : {&count_.work.items, &count_.work.forward_items})
       for (WorkItem& item : *items) item.amount *= static_cast<double>(step_.accumulation);
     for (TrafficItem& item : count_.work.traffic) {

@@ -26,6 +26,7 @@ struct WorkCounter {
   const ModelSizes& model;
   const double rows, tile_rows, head_rows;  // r, and those of a tile of tokens and of logits
   double times = 1;
+  double gathered_elements = 0;  // by ZeRO 3, of one rank too
   StepWork work;
 
   // Values of a token.
@@ -48,11 +49,6 @@ struct WorkCounter {
         return;
       }
     work.traffic.push_back({kind, times * calls, times * bytes});
-  }
-
-  double sent_bytes(TrafficKind kind) const {
-    const auto item = std::ranges::find(work.traffic, kind, &TrafficItem::kind);
-    return item == work.traffic.end() ? 0 : item->bytes;
   }
 
   // Of every token, `width` values each, in tiles.
@@ -78,6 +74,7 @@ struct WorkCounter {
   }
   // Of what ZeRO 3 shards.
   void gather(int64_t elements) {
+    gathered_elements += times * static_cast<double>(elements);
     const auto bytes = static_cast<double>(elements * inputs.tile_bytes);
     send(TrafficKind::gathered_parameters, 1, bytes * others_share());
     if (inputs.offload.parameters != Offload::none)

@@ -32,6 +32,7 @@ double parse_peak(const std::string& text) {
 
 // "--rope_scaling yarn:4, or a larger --rope_theta (now 10000)"
 std::string advice_to_reach(const ModelConfig& config, int64_t tokens) {
+  if (std::string lacking = lacking_original_positions(config); !lacking.empty()) return lacking;
   return cat("--rope_scaling ", rope_scaling_to_reach(config, tokens),
              config.rope.kind == RopeKind::standard
                  ? cat(", or a larger --rope_theta (now ", number_text(config.rope.theta), ")")
