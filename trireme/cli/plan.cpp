@@ -132,9 +132,7 @@ std::string stretch_positions(PlanFlags& flags, OptionParser& parser, const Mode
   const int64_t longest = flags.engine.rope.longest_tokens, reach = position_reach(config);
   const int64_t document = flags.document_tokens > 0 ? std::min(flags.document_tokens, longest) : longest;
   if (!config.rotates || flags.engine.rope.given() || document <= reach) return "";
-  if (const std::string lacking = lacking_original_positions(config); !lacking.empty())
-    throw ConfigError(cat(format_count(document), " tokens are more than the model's ", format_count(reach),
-                          " positions: ", lacking));
+  if (!lacking_original_positions(config).empty()) return "";  // check_positions_reach tells it
   const std::string scaling = rope_scaling_to_reach(config, document);
   parser.add_file_values({{"rope_scaling", scaling, "trireme plan"}}, Precedence::before_counts);
   return cat("the model has ", format_count(reach), " positions: the plan stretches them by --rope_scaling ",

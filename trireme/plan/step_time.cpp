@@ -1,6 +1,7 @@
 #include "trireme/plan/step_time.h"
 
 #include <algorithm>
+#include <array>
 
 #include "trireme/base/error.h"
 #include "trireme/plan/machine_groups.h"
@@ -156,13 +157,14 @@ double seconds_of(const std::vector<WorkItem>& items, const PlannedStep& step,
 
 // Traffic that goes beside a pass, over a link that kinds of traffic share.
 struct Beside {
-  enum class Link { between_ranks, to_host, from_host };
-  enum class Pass { forward, backward };
+  enum Link : size_t { between_ranks, to_host, from_host };
+  enum Pass : size_t { forward, backward };
   Link link;
   Pass pass;
   double seconds;
-  bool shares(const Beside& other) const { return link == other.link && pass == other.pass; }
 };
+// Seconds of all that goes over a link beside a pass.
+using SharedSeconds = std::array<std::array<double, 2>, 3>;
 
 // What a rank does while data moves, and what it still waits for.
 struct Overlap {
@@ -238,15 +240,6 @@ struct Overlap {
   }
 };
 
-// Of all that goes over the same link beside the same pass.
-double seconds_beside(const std::vector<std::vector<Beside>>& of_traffic, const Beside& one) {
-  double seconds = 0;
-  for (const std::vector<Beside>& all : of_traffic)
-    for (const Beside& other : all)
-      if (other.shares(one)) seconds += other.seconds;
-  return seconds;
-}
-
 double host_step_seconds(const StepWork& work, const HardwareProfile& hardware) {
   if (work.host_optimizer_elements == 0) return 0;
   if (hardware.host_optimizer_per_second <= 0)
@@ -278,10 +271,12 @@ StepTime step_time(const PlannedStep& step, const HardwareProfile& hardware) {
       overlap.beyond(overlap.host_step_seconds, overlap.host_step_hidden_seconds());
   const Links links(step, hardware);
   std::vector<std::vector<Beside>> beside;
+  SharedSeconds shared{};
   for (const TrafficItem& item : work.traffic) {
     const double seconds = links.seconds(item);
     const bool both_ways = item.kind == TrafficKind::offloaded_activations;
     beside.push_back(overlap.beside(item.kind, seconds));
+    for (const Beside& one : beside.back()) shared[one.link][one.pass] += one.seconds;
     time.traffic.push_back({item.kind, item.bytes, both_ways ? 2 * seconds : seconds,
                             beside.back().empty() ? overlap.waited_seconds(item.kind, seconds) : 0,
                             links.crosses_machines(item.kind)});
@@ -289,7 +284,7 @@ StepTime step_time(const PlannedStep& step, const HardwareProfile& hardware) {
   double waited = 0;
   for (size_t i = 0; i < beside.size(); ++i) {
     for (const Beside& one : beside[i]) {
-      const double together = seconds_beside(beside, one);
+      const double together = shared[one.link][one.pass];
       if (together > 0)
         time.traffic[i].waited_seconds +=
             overlap.beyond(together, overlap.seconds_of(one.pass)) * one.seconds / together;

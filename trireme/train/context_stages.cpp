@@ -30,10 +30,10 @@ double parse_peak(const std::string& text) {
   return peak;
 }
 
-// "--rope_scaling yarn:4, or a larger --rope_theta (now 10000)"
+// "give --rope_scaling yarn:4, or a larger --rope_theta (now 10000)"
 std::string advice_to_reach(const ModelConfig& config, int64_t tokens) {
   if (std::string lacking = lacking_original_positions(config); !lacking.empty()) return lacking;
-  return cat("--rope_scaling ", rope_scaling_to_reach(config, tokens),
+  return cat("give --rope_scaling ", rope_scaling_to_reach(config, tokens),
              config.rope.kind == RopeKind::standard
                  ? cat(", or a larger --rope_theta (now ", number_text(config.rope.theta), ")")
                  : std::string());
@@ -119,7 +119,7 @@ void check_positions_reach(int64_t tokens, const ModelConfig& config, int64_t lo
   if (longest > reach)
     throw ConfigError(cat("a sequence of ", format_count(longest), " tokens is longer than the ",
                           format_count(reach), " positions of the model (max_position_embeddings ",
-                          config.max_position_embeddings, "): give ", advice_to_reach(config, longest),
+                          config.max_position_embeddings, "): ", advice_to_reach(config, longest),
                           ", or train on shorter sequences"));
 }
 
