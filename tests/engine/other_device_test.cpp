@@ -54,6 +54,8 @@ class OtherModels : public OnAnotherDevice,
                     public ::testing::WithParamInterface<Json (*)(int64_t, int64_t)> {};
 
 TEST_P(OtherModels, give_the_numbers_of_the_plain_run) {
+  // Scores that no root divides (Gemma 4) make 1e-4 of a rounding, where a processor's products round otherwise.
+  constexpr double kTolerance = 3e-4;
   TemporaryFolder model;
   Json config = GetParam()(4, 2);
   config["vocab_size"] = 70;
@@ -74,7 +76,7 @@ TEST_P(OtherModels, give_the_numbers_of_the_plain_run) {
       if (truth.abs().max().item<double>() == 0)  // of what is not trained
         EXPECT_TRUE(gradient.equal(truth)) << name;
       else
-        EXPECT_LT(testing::relative_error(gradient, truth), 1e-4) << name;
+        EXPECT_LT(testing::relative_error(gradient, truth), kTolerance) << name;
     }
     EXPECT_NEAR(got.losses.back() / expected.losses.back(), 1, 1e-5);
   }

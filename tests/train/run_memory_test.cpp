@@ -1,5 +1,6 @@
 // A binary of its own: it makes the caching allocator, which counts bytes, libtorch's for the whole process.
 #include <fstream>
+#include <optional>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,6 +13,7 @@
 #include "trireme/train/dry_run.h"
 
 #include "tests/support/error_message.h"
+#include "tests/support/without_onednn.h"
 #include "tests/train/tiny_run.h"
 
 namespace trireme {
@@ -80,7 +82,7 @@ TEST(RunMemory, of_a_dry_run_is_that_of_the_run_and_within_its_forecast) {
   };
   const std::vector<Case> cases{
       {"plain", 1, [](auto&) {}},
-      {"concat", 1, [](auto& o) { o.samples.packing = Packing::concat; }},
+      {"concat", 1, [](auto& o) { o.samples.packing.kind = Packing::concat; }},
       {"ulysses", 2,
        [](auto& o) {
          o.engine.ulysses = 2;
@@ -95,6 +97,8 @@ TEST(RunMemory, of_a_dry_run_is_that_of_the_run_and_within_its_forecast) {
     options.context_stages = "64:1,2k:2";
     options.warmup_ratio = 0;
     one.change(options);
+    std::optional<testing::WithoutOneDnn> products_without_workspace;
+    if (options.engine.precision == Precision::fp32) products_without_workspace.emplace();
     const auto real = testing::train_on_ranks(one.ranks, options).records.at(3).peak_memory;
     options.output_dir = run.folder() / "none";
     DryRun shown;
