@@ -12,6 +12,7 @@ import torch
 from . import _operators
 
 
+@torch.compiler.disable
 def causal_convolution(x_BSC: torch.Tensor, weight_CW: torch.Tensor, documents: Sequence[torch.Tensor]) -> torch.Tensor:
     """silu of the sum of each column's filter over a token and those before it in its document: [B, S, C] of x's dtype.
 

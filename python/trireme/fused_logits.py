@@ -20,6 +20,10 @@ _ATTRIBUTES = {
     "device", "dtype", "grad_fn", "is_cpu", "is_cuda", "is_floating_point", "is_leaf", "is_meta", "is_sparse", "layout",
     "output_nr", "register_hook", "requires_grad", "retain_grad",
 }  # fmt: skip
+COMPILED_WHOLE = (
+    "trireme.fused_loss: got a model that torch.compile compiles whole, and with fused_loss there are no logits to compile: compile its layers "
+    "alone (layer.compile() of each)"
+)
 _UNCHANGED = {"clone", "contiguous", "float", "to"}
 _TIMES = {"__imul__", "__mul__", "__rmul__", "mul", "multiply"}
 _OVER = {"__itruediv__", "__truediv__", "div", "divide", "true_divide"}
@@ -68,6 +72,8 @@ class FusedLogits(torch.Tensor):
         self = next((value for value in (*args, *kwargs.values()) if isinstance(value, cls)), None)
         with torch._C.DisableTorchFunctionSubclass():
             answer = self._answer(name, func, args, kwargs) if self is not None else NotImplemented
+        if answer is NotImplemented and torch._guards.TracingContext.try_get() is not None:
+            raise ConfigError(COMPILED_WHOLE)
         if answer is NotImplemented:
             raise ConfigError(
                 f"trireme.fused_loss: the logits are asked for {name}, and there are none: only a scale, a cap by tanh and the "

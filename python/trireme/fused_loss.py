@@ -17,8 +17,8 @@ import torch
 
 from .batch import shifted_labels
 from .errors import ConfigError
-from .fused_logits import Form, FusedLogits, HeadCall
-from .model_in_use import called_for, evaluating, few_ids, pretrained_model_in, vocabulary_of
+from .fused_logits import COMPILED_WHOLE, Form, FusedLogits, HeadCall
+from .model_in_use import called_for, compiled_around, evaluating, few_ids, pretrained_model_in, vocabulary_of
 from .sum_of_cross_entropy import TOKENS_PER_TILE, sum_of_cross_entropy
 
 
@@ -41,6 +41,8 @@ def fused_loss(model: torch.nn.Module, *, tokens_per_tile: int = TOKENS_PER_TILE
         raise ConfigError(f"tokens_per_tile: got {tokens_per_tile}, expected 1 or more")
     if "labels" not in inspect.signature(target.forward).parameters:
         raise ConfigError(f"trireme.fused_loss: {type(target).__name__} takes no labels, so it has no loss")
+    if compiled_around(model, target):
+        raise ConfigError(COMPILED_WHOLE)
     with contextlib.ExitStack() as undo:
         head, called = _Head(target, tokens_per_tile), called_for(model, target)
         with evaluating(target):

@@ -28,6 +28,8 @@ from .model_calls import SEQUENCE_KEYWORD, ModelCalls
 from .model_in_use import replace_forward
 from .sequence_of_call import SequenceOfCall, of_a_call
 
+# flash-linear-attention counts values of a call in 32 bits, and gave wrong numbers beyond (its issue 1080).
+_MOST_OF_KERNEL = 2**31
 _CLASSES = ("Qwen3NextGatedDeltaNet", "Qwen3_5GatedDeltaNet", "Qwen3_5MoeGatedDeltaNet")
 
 
@@ -77,6 +79,7 @@ class _SharedDeltaNet:
         self.convolve = functions.causal_conv1d_fn
         self.delta_rule = functions.torch_chunk_gated_delta_rule
 
+    @torch.compiler.disable
     def forward(self, hidden_states, cache_params=None, attention_mask=None, **keywords):
         """As the module's: [B, s, M] of this rank's tokens. Collective, both ways. Padding is parted by its borders, not by the mask."""
         module, sequence = self.module, of_a_call(keywords.get(SEQUENCE_KEYWORD))
@@ -158,7 +161,7 @@ class _SharedDeltaNet:
 
     def _apply_rule(self, inputs, key_of_value: list[int], documents):
         """q, k [B, S, k, Dk], v [B, S, v, Dv], decay, beta [B, S, v] -> o [B, S, v, Dv]."""
-        if _is_plain(self.delta_rule):
+        if _is_plain(self.delta_rule) or inputs[2].numel() // inputs[2].shape[-1] * max(inputs[0].shape[-1], inputs[2].shape[-1]) >= _MOST_OF_KERNEL:
             return gated_delta_rule(*inputs, key_of_value, documents)
         heads, values = inputs[0].shape[2], len(key_of_value)
         # It knows equal groups alone: not a key head of which this rank has some of the values.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import warnings
 from typing import Any, Optional
 
 import torch
@@ -20,6 +21,8 @@ from torch.distributed.fsdp import FSDPModule
 from .batch import gather_with_gradient
 from .errors import ConfigError
 from .image_batches import cut_for_language_model, has_images, language_model_in
+from .rotary import reach_of_positions
+from .same_weights import WatchedWeights
 from .sequence_group import SequenceGroup
 from .sequence_of_call import SequenceOfCall, sequence_of_shards
 from .whole_batches import WholeBatches
@@ -40,6 +43,8 @@ class ModelCalls:
         self.whole = WholeBatches(model, shared, averaged_over) if whole_batches else None
         self.counts_by_mask = False  # positions of the model, beside padding on the left
         self.gives_sequence = False  # as SEQUENCE_KEYWORD, to layers that mix tokens without attention
+        self.weights = WatchedWeights()
+        self._told_beyond = False
         self.probing = False  # the call is of whole samples on this rank alone, by attention that mixes no tokens
         self.sequence: Optional[SequenceOfCall] = None  # of the call that runs
         self._images = False  # the call has some: the model around the language model gets the whole batch
@@ -56,6 +61,7 @@ class ModelCalls:
         undo.callback(body.register_forward_hook(self._after_body).remove)
         undo.callback(self.model.register_forward_hook(self._after, always_call=True).remove)
 
+    @torch.compiler.disable
     def _before(self, module, arguments, keywords):
         """Learns what the ranks hold together, once a call. Everything reaches the model by name."""
         self._mask_shard = None
@@ -66,14 +72,16 @@ class ModelCalls:
         self._check(given)
         self._images = has_images(given)
         if self.whole is not None and not self.probing:
-            given, self.sequence, mask = self.whole.cut(given)
+            given, self.sequence, mask = self.whole.cut(given, self.weights)
         else:
             tokens = given.get("input_ids") if given.get("input_ids") is not None else given.get("inputs_embeds")
             shared = SequenceGroup.alone() if self.probing else self.shared
             own = given.pop("position_ids", None)
-            self.sequence, positions, mask = sequence_of_shards(shared, tokens, own, given.get("attention_mask"))
+            self.sequence, positions, mask = sequence_of_shards(shared, tokens, own, given.get("attention_mask"), self.weights)
             if own is not None or not self.probing:
                 given["position_ids"] = positions
+        if not self.probing:
+            self._tell_beyond_positions()
         if self.counts_by_mask and self.sequence.padding_counts:
             raise ConfigError(
                 f"trireme.parallelize: {type(self.model).__name__} counts positions by its attention_mask, from the first token behind padding "
@@ -87,6 +95,24 @@ class ModelCalls:
         if self.gives_sequence:
             given[SEQUENCE_KEYWORD] = self.sequence
         return (), given
+
+    def watch(self, model: torch.nn.Module) -> None:
+        """Once it is wrapped: each call from now on compares its weights with the other ranks'."""
+        if self.shared.size > 1:
+            self.weights = WatchedWeights(model)
+
+    def _tell_beyond_positions(self) -> None:
+        """Once: a model that was never stretched computes numbers there too, of positions that it has never seen."""
+        reach = reach_of_positions(self.model.config.get_text_config())
+        if self._told_beyond or self.shared.rank != 0 or reach is None or self.sequence.longest_position < reach:
+            return
+        self._told_beyond = True
+        warnings.warn(
+            f"trireme.parallelize: got a sequence that reaches position {self.sequence.longest_position}, and {type(self.model).__name__} was made for "
+            f"{reach} (max_position_embeddings, stretched by its rope_parameters). Before the model is made, set rope_parameters in its config, YaRN say, or "
+            "max_position_embeddings together with a larger rope_theta",
+            stacklevel=2,
+        )
 
     def longest_position(self) -> int:
         """Of the whole batch in the call that runs."""
@@ -122,6 +148,7 @@ class ModelCalls:
         wanted = given.get("output_router_logits")
         return getattr(self.model.config.get_text_config(), "output_router_logits", False) if wanted is None else wanted
 
+    @torch.compiler.disable
     def _before_language_model(self, _language_model, arguments, keywords):
         if not self._images:
             return None
@@ -129,11 +156,13 @@ class ModelCalls:
             self.sequence = dataclasses.replace(self.sequence, longest_position=int(keywords["position_ids"].max()))
         return arguments, cut_for_language_model(keywords, self.sequence)
 
+    @torch.compiler.disable
     def _before_body(self, _body, arguments, keywords):
         if self._mask_shard is None:
             return None
         return arguments, {**keywords, "attention_mask": self._mask_shard}
 
+    @torch.compiler.disable
     def _after_body(self, _body, _arguments, output):
         head = self.model.get_output_embeddings()
         for part in head.modules() if head is not None else ():
@@ -152,6 +181,7 @@ class ModelCalls:
         whole = gather_with_gradient(part, sequence.shared, sequence.lengths, self.averaged_over)
         return whole.flatten(0, 1) if logits.dim() == 2 else whole
 
+    @torch.compiler.disable
     def _after(self, _module, _arguments, output):
         sequence, self.sequence, self._images = self.sequence, None, False
         if self.whole is None or self.probing or sequence is None or output is None:

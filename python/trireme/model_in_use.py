@@ -27,6 +27,12 @@ def called_for(model: torch.nn.Module, target: torch.nn.Module) -> torch.nn.Modu
     return next(roots, target)
 
 
+def compiled_around(model: torch.nn.Module, target: torch.nn.Module) -> bool:
+    """Whether torch.compile compiles ``target``, or something of ``model`` that holds it; not its layers alone."""
+    compiled = (m for m in model.modules() if m._compiled_call_impl is not None or type(m).__name__ == "OptimizedModule")
+    return any(inner is target for module in compiled for inner in module.modules())
+
+
 def vocabulary_of(model: torch.nn.Module) -> Optional[int]:
     """Rows of the table of token embeddings, which PEFT may have wrapped; None where the model has no one table."""
     embed = model.get_input_embeddings()
@@ -41,11 +47,11 @@ def few_ids(vocabulary: int, tokens: int) -> torch.Tensor:
 
 @contextlib.contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """In evaluation mode, without gradients; each module then has its own mode again."""
+    """In evaluation mode, without gradients and uncompiled; each module then has its own mode again."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             yield
     finally:
         for module in training:

@@ -29,6 +29,7 @@ from .layer_attention import LayerAttention
 from .model_calls import ModelCalls
 from .model_in_use import called_for, pretrained_model_in, vocabulary_of
 from .rotary import see_longest_position
+from .same_weights import refuse_other_weights
 from .sequence_group import Group, SequenceGroup, sequence_group
 from .tested_transformers import refuse_untested_transformers
 from .token_mixing import refuse_own_positions, refuse_token_mixing
@@ -55,7 +56,7 @@ def parallelize(
 
     Every rank of the group calls the model in the same order, forward and backward. Backward belongs into the block too: layers
     that are checkpointed run again in it. Refused by name: models that mix tokens outside attention (but for Gated DeltaNet, which
-    is shared too: gated_delta_net.py), attention dropout, layerdrop, NEFTune, caches, chunked and custom masks.
+    is shared too: gated_delta_net.py), ranks whose weights differ, attention dropout, layerdrop, NEFTune, caches, chunked and custom masks.
     """
     refuse_untested_transformers("trireme.parallelize", "whose masks and attention interface it reads; other versions are refused")
     target = pretrained_model_in(model, "trireme.parallelize")
@@ -94,6 +95,7 @@ def over_ranks(model: torch.nn.Module, calls: ModelCalls) -> Iterator[Callable[[
 def _refuse_what_differs(model: torch.nn.Module, vocabulary: int, attention: LayerAttention) -> None:
     target = attention.calls.model
     called = called_for(model, target)
+    refuse_other_weights(model, attention.calls.shared)
 
     def run(ids, **more):
         return called(input_ids=ids, **more)
@@ -111,6 +113,7 @@ def _refuse_what_differs(model: torch.nn.Module, vocabulary: int, attention: Lay
         attention.calls.counts_by_mask = refuse_own_positions(target, vocabulary, run)
     finally:
         attention.calls.probing = False
+    attention.calls.watch(model)
 
 
 def _refuse_unsaid_average(model: torch.nn.Module, shared: SequenceGroup) -> None:
@@ -121,6 +124,8 @@ def _refuse_unsaid_average(model: torch.nn.Module, shared: SequenceGroup) -> Non
             ranks = dist.get_process_group_ranks(module.process_group)
         elif isinstance(module, FSDPModule):
             ranks = next((p.device_mesh.mesh.flatten().tolist() for p in module.parameters() if isinstance(p, DTensor)), [])
+        elif any(base.__name__ == "DeepSpeedEngine" for base in type(module).__mro__) and module.gradient_average:
+            ranks = dist.get_process_group_ranks(module.seq_data_parallel_group)
         else:
             continue
         if len(averaged := own & set(ranks)) > 1:

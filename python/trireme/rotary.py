@@ -8,7 +8,7 @@ Transformers takes the longest of the position_ids that it is given: those of a 
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -16,6 +16,7 @@ import torch
 def see_longest_position(model: torch.nn.Module, longest: Callable[[], int], undo: contextlib.ExitStack) -> None:
     """While `undo` is open. longest(): of the batch in this forward pass."""
 
+    @torch.compiler.disable
     def lengthen(_module: torch.nn.Module, arguments: tuple, keywords: dict) -> tuple[tuple, dict]:
         named = "position_ids" in keywords
         position_ids = keywords["position_ids"] if named else arguments[1]
@@ -24,6 +25,7 @@ def see_longest_position(model: torch.nn.Module, longest: Callable[[], int], und
             return arguments, {**keywords, "position_ids": position_ids}
         return (arguments[0], position_ids, *arguments[2:]), keywords
 
+    @torch.compiler.disable
     def shorten(_module: torch.nn.Module, _arguments: tuple, output: Any) -> tuple:
         return tuple(part[..., :-1, :] for part in output)
 
@@ -31,6 +33,25 @@ def see_longest_position(model: torch.nn.Module, longest: Callable[[], int], und
         if depends_on_length(getattr(module, "rope_type", None)):
             undo.callback(module.register_forward_pre_hook(lengthen, with_kwargs=True).remove)
             undo.callback(module.register_forward_hook(shorten).remove)
+
+
+def reach_of_positions(config: Any) -> Optional[int]:
+    """How many positions a text model was made for, its stretched rotary embedding included; None where its configuration does not say.
+
+    A factor is of the original positions. `linear` may leave these out, and then some files mean max_position_embeddings and some do not.
+    """
+    positions = getattr(config, "max_position_embeddings", None)
+    if not isinstance(positions, int):
+        return None
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = [kind for kind in rope.values() if isinstance(kind, dict)] or [rope]
+    reach = [positions]
+    for kind in kinds:
+        original = kind.get("original_max_position_embeddings")
+        if original is None and kind.get("rope_type") == "linear":
+            return None
+        reach.append(int((original or positions) * (kind.get("factor") or 1)))
+    return max(reach)
 
 
 def depends_on_length(rope_type: Any) -> bool:

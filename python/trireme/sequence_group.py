@@ -57,9 +57,10 @@ class SequenceGroup:
         """Each rank's ``tensor``, of one shape and dtype. Collective; no gradient."""
         if self.size == 1:
             return [tensor]
-        parts = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(self.size)]
-        dist.all_gather(parts, tensor.contiguous(), group=self.process_group)
-        return parts
+        flat = tensor.reshape(-1)  # under torch.compile Gloo takes no scalar
+        parts = [torch.empty_like(flat) for _ in range(self.size)]
+        dist.all_gather(parts, flat.contiguous(), group=self.process_group)
+        return [part.view(tensor.shape) for part in parts]
 
     def all_sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum of each rank's ``tensor``, added in the order of ranks. Collective; no gradient."""

@@ -13,6 +13,7 @@ import torch
 
 from .batch import SHARD_OF, checksum, fingerprint, gather
 from .errors import ConfigError
+from .same_weights import WatchedWeights
 from .sequence_group import SequenceGroup
 
 IMAGES = ("pixel_values", "pixel_values_videos")  # what a model that reads images too is called with
@@ -61,6 +62,7 @@ def sequence_of_shards(
     embeds_or_ids: torch.Tensor,
     position_ids: Optional[torch.Tensor],
     attention_mask: Optional[torch.Tensor],
+    weights: WatchedWeights,
 ) -> tuple[SequenceOfCall, torch.Tensor, Optional[torch.Tensor]]:
     """Collective. embeds_or_ids: [B, s, ...] of this rank.
 
@@ -72,9 +74,10 @@ def sequence_of_shards(
     shard_of = getattr(embeds_or_ids, SHARD_OF, None)
     call = torch.tensor([shard_of is None, tokens, batch, position_ids is not None, attention_mask is not None], device=device)
     of_batch = call.new_zeros(1) if shard_of is None else shard_of.to(device).reshape(1)
-    ranks = [part.tolist() for part in shared.all_gather(torch.cat([of_batch, call]))]
-    batches, unknown = {theirs[0] for theirs in ranks}, any(theirs[1] for theirs in ranks)
-    ranks = [theirs[2:] for theirs in ranks]
+    ranks = [part.tolist() for part in shared.all_gather(torch.cat([weights.checksum(device).reshape(1), of_batch, call]))]
+    weights.refuse_drift([theirs[0] for theirs in ranks])
+    batches, unknown = {theirs[1] for theirs in ranks}, any(theirs[2] for theirs in ranks)
+    ranks = [theirs[3:] for theirs in ranks]
     if len(batches) > 1 and not unknown:
         raise ConfigError(
             "trireme.parallelize: the ranks of a group were called with shards of different batches: ranks that share a sample load the "
@@ -108,7 +111,7 @@ def sequence_of_shards(
     return SequenceOfCall(shared, lengths, *_borders(batch, whole, positions, valid)), position_ids, valid
 
 
-def sequence_of_whole(shared: SequenceGroup, given: Mapping[str, Any]) -> tuple[SequenceOfCall, Optional[torch.Tensor]]:
+def sequence_of_whole(shared: SequenceGroup, given: Mapping[str, Any], weights: WatchedWeights) -> tuple[SequenceOfCall, Optional[torch.Tensor]]:
     """Collective. given: input_ids or inputs_embeds [B, S, ...], position_ids, attention_mask and labels of the whole batch.
 
     Returns the sequence and the attention_mask [B, S]. Ranks that were given other batches are refused.
@@ -121,7 +124,8 @@ def sequence_of_whole(shared: SequenceGroup, given: Mapping[str, Any]) -> tuple[
         fingerprint(given[name]) if _counts(given.get(name)) else torch.zeros_like(shape[0]) for name in (*_COMPARED, *_COMPARED_BESIDE_IMAGES)
     ]
     prints += [checksum(given[name]) if given.get(name) is not None else torch.zeros_like(shape[0]) for name in IMAGES]
-    ranks = torch.stack(shared.all_gather(torch.stack(shape + prints))).tolist()
+    ranks = torch.stack(shared.all_gather(torch.stack([weights.checksum(device), *shape, *prints]))).tolist()
+    weights.refuse_drift([theirs.pop(0) for theirs in ranks])
     if any(theirs != ranks[0] for theirs in ranks):
         raise ConfigError(
             "trireme.parallelize: the ranks of a sequence group were called with different batches; [samples, tokens, checksums of "

@@ -21,6 +21,7 @@ from .errors import ConfigError
 TOKENS_PER_TILE = 1024
 
 
+@torch.compiler.disable
 def sum_of_cross_entropy(
     hidden: torch.Tensor,
     weight: torch.Tensor,

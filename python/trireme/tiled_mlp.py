@@ -94,6 +94,7 @@ class _TiledMlp:
                 "it is refused: use fully_shard"
             )
 
+    @torch.compiler.disable
     def forward(self, *arguments, **keywords) -> torch.Tensor:
         """In the place of the module's, of one argument."""
         (x,) = (*arguments, *keywords.values())

@@ -18,6 +18,7 @@ from .batch import gather_with_gradient, shard
 from .errors import ConfigError
 from .image_batches import OUTPUTS, check_images, counted_once, has_images
 from .loss import loss
+from .same_weights import WatchedWeights
 from .sequence_group import SequenceGroup
 from .sequence_of_call import SequenceOfCall, sequence_of_whole
 
@@ -50,7 +51,7 @@ class WholeBatches:
             if self._kept is not None:
                 self.model.loss_function = self._kept
 
-    def cut(self, given: dict[str, Any]) -> tuple[dict[str, Any], SequenceOfCall, Optional[torch.Tensor]]:
+    def cut(self, given: dict[str, Any], weights: WatchedWeights) -> tuple[dict[str, Any], SequenceOfCall, Optional[torch.Tensor]]:
         """Collective. What the model gets, the sequence, and the whole attention_mask where one masks something."""
         if given.get("return_dict") is False:
             raise ConfigError("trireme.parallelize: got return_dict=False, expected True beside whole_batches")
@@ -63,7 +64,7 @@ class WholeBatches:
         images = has_images(given)
         if images:
             check_images(self.model, given)
-        sequence, mask = sequence_of_whole(self.shared, given)
+        sequence, mask = sequence_of_whole(self.shared, given, weights)
         self._check_borders(borders.get("cu_seq_lens_q"), sequence)
         labels = given.pop("labels", None)
         if labels is not None and not self._shifted:
@@ -102,6 +103,7 @@ class WholeBatches:
                 "expected the same documents"
             )
 
+    @torch.compiler.disable
     def loss_function(self, logits, labels=None, *_rest, shift_labels=None, num_items_in_batch=None, ignore_index=-100, **_more):
         """In the place of the model's: logits [B, s, V] of this rank, targets [B, s]. Collective."""
         self._losses += 1

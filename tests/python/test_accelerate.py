@@ -60,6 +60,8 @@ FOUR = {
     "gathered, one data rank": ("gathering", dict(sp_size=4)),
     "failing read": ("failing_read", dict(sp_size=2)),
     "groups": ("groups", dict(sp_size=2, sp_ring=2)),
+    "data ranks alone": ("refused", dict(backend="fsdp2", sizes=dict(dp_shard_size=4))),
+    "refused: no size": ("refused", dict(backend="ddp", sizes={})),
     "refused: 3 of 4": ("refused", dict(backend="ddp", sizes=dict(sp_size=3))),
     "refused: product": ("refused", dict(backend="ddp", sizes=dict(sp_size=2, dp_replicate_size=4))),
     "refused: ddp shards": ("refused", dict(backend="ddp", sizes=dict(sp_size=2, dp_shard_size=2))),
@@ -71,6 +73,7 @@ FOUR = {
 REFUSED = {
     "refused: a slice of its own": "slice_fn_for_dispatch",
     "refused: 3 split by 2": "batches of 3 samples for 2 data ranks",
+    "refused: no size": "got no sp_size for 4 processes, and PARALLELISM_CONFIG_SP_SIZE is not set",
     "refused: 3 of 4": "sp_size: got 3 for 4 processes",
     "refused: product": "is 8, expected the number of processes, 4",
     "refused: ddp shards": "dp_shard_size: got 2 without FSDP 2",
@@ -220,6 +223,10 @@ def test_a_failing_read_is_heard_on_all_ranks(four):
 @pytest.mark.parametrize("case", REFUSED)
 def test_sizes_that_are_refused_are_named(four, case):
     assert REFUSED[case] in four[case]["words"]
+
+
+def test_data_ranks_that_are_all_there_are_need_no_size_of_a_sequence(four):
+    assert four["data ranks alone"]["words"] == ""
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import functools
 import pytest
 import torch
 import torch.distributed as dist
-from test_parallelize import make_model
+import trireme
+from test_parallelize import make_batch, make_model
 from twenty_steps import ACCUMULATION, CLIP, MODEL, alone, compare, on_shards, optimizer_of
 
 
@@ -139,10 +140,34 @@ def run_ddp_and_fsdp2(everyone, sequence_ranks, names):
     hold(everyone, sequence_ranks, {name: {"Ddp": Ddp, "Fsdp2": Fsdp2}[name] for name in names})
 
 
+def test_fsdp2_trains_on_after_an_evaluation(ranks):
+    ranks.run(run_between_evaluations, 2)
+
+
+def run_between_evaluations(everyone):
+    """It leaves parameters of its root whole after a forward pass that no backward follows."""
+    wrapped = Fsdp2(everyone)
+    batch = make_batch("plain", MODEL)
+    part = trireme.shard(batch, everyone)
+    targets = part.pop("shift_labels")
+    for training in (True, False, True):
+        with trireme.parallelize(wrapped.model, everyone), torch.set_grad_enabled(training):
+            for _ in range(2):
+                loss = trireme.loss(wrapped.model(**part).logits, targets, everyone, averaged_over=everyone.size())
+                if training:
+                    loss.backward()
+                    wrapped.step()
+
+
 @pytest.mark.parametrize("count, sequence_ranks, stages", [slow(2, 2, (1, 2, 3)), *FOUR_RANKS_ZERO])
 def test_zero_stages_equal_one_process(deepspeed_ranks, count, sequence_ranks, stages):
     deepspeed_ranks[count].run(run_zero, count, sequence_ranks, stages)
 
 
 def run_zero(everyone, sequence_ranks, stages):
+    engine = Zero(everyone, stages[0]).model
+    sharing, _ = sequence_group(everyone, sequence_ranks)
+    with pytest.raises(trireme.ConfigError, match=f"DeepSpeedEngine averages gradients over {sequence_ranks} ranks of the group"):
+        with trireme.parallelize(engine, sharing, whole_batches=True):
+            pass
     hold(everyone, sequence_ranks, {f"ZeRO-{stage}": functools.partial(Zero, stage=stage) for stage in stages})

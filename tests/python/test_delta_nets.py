@@ -264,6 +264,25 @@ def run_others_functions(group):
     assert len(lengths) > 1 and seen and seen == lengths * (len(seen) // len(lengths))
 
 
+def test_a_kernel_of_another_package_gets_no_more_values_than_it_counts(ranks):
+    ranks.run(run_many_values, 2)
+
+
+def run_many_values(group):
+    import transformers.models.qwen3_5.modeling_qwen3_5 as functions
+    import trireme.gated_delta_net as shares
+
+    model, batch = make_model("qwen3_5, no attention"), make_batch("plain", "")
+    values = batch["input_ids"].numel() * 2 * 8  # of a rank: value heads, and the wider of keys and values
+    for most, calls in ((values + 1, 2), (values, 0)):
+        with in_fp64(model), unittest.mock.patch.object(shares, "_MOST_OF_KERNEL", most):
+            truth = alone(model, batch)
+            counted = unittest.mock.Mock(wraps=functions.torch_chunk_gated_delta_rule)
+            with unittest.mock.patch.object(functions, "torch_chunk_gated_delta_rule", counted):
+                compare(truth, shared(model, batch, group))
+        assert counted.call_count == calls
+
+
 def test_all_documents_go_through_one_call_of_each_function(ranks):
     ranks.run(run_one_call, 1)
 
@@ -286,7 +305,7 @@ def documents_of(*lengths):
 
 @pytest.mark.parametrize("columns", [5, 1 << 14])  # one block, and several
 @pytest.mark.parametrize("lengths", [[1], [2, 1, 1, 3, 1], [4, 5, 30, 1, 1, 2, 90], [133]])
-def test_the_convolution_is_torchs_of_each_document(lengths, columns):
+def test_the_convolution_is_a_filter_over_each_document(lengths, columns):
     from trireme.causal_convolution import causal_convolution
 
     torch.manual_seed(1)
@@ -296,8 +315,8 @@ def test_the_convolution_is_torchs_of_each_document(lengths, columns):
     d_y = torch.randn(2, tokens, columns, dtype=torch.float64)
 
     def of_document(x_BtC):
-        sums = torch.nn.functional.conv1d(x_BtC.transpose(1, 2), weight.unsqueeze(1), padding=3, groups=columns)
-        return torch.nn.functional.silu(sums[..., : x_BtC.shape[1]]).transpose(1, 2)
+        padded = torch.nn.functional.pad(x_BtC, (0, 0, 3, 0))  # torch's conv1d of as many groups takes half a minute
+        return torch.nn.functional.silu(sum(padded[:, k : k + x_BtC.shape[1]] * weight[:, k] for k in range(4)))
 
     # The second sample is one document.
     alone = [torch.cat([of_document(document) for document in x[:1].split(lengths, dim=1)], dim=1), of_document(x[1:])]

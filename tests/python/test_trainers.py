@@ -131,14 +131,18 @@ def test_two_ranks_are_as_one_process(alone, tmp_path):
     saved = {"sp_size": 2, "save_strategy": "steps", "save_steps": 10}
     resumed = {"sp_size": 2, "resume": str(tmp_path / "runs" / f"run{len(GATE)}" / "checkpoint-10")}
     sharded = {"sp_size": 2, **FSDP}
+    adamw = {"optim": "adamw_torch", "learning_rate": 1e-3}  # without a state, torch cannot load an optimizer under FSDP 2
+    saved_shards = {**saved, **FSDP, **adamw}
+    resumed_shards = {**sharded, **adamw, "resume": str(tmp_path / "runs" / f"run{len(GATE) + 2}" / "checkpoint-10")}
     smoothed = "Trainer, label smoothing"  # FSDP 2 changes the name of the model's class, by which a trainer knows that labels shift
-    runs = [(case, {"sp_size": 2}) for case in GATE] + [("Trainer", saved), ("Trainer", resumed)]
+    runs = [(case, {"sp_size": 2}) for case in GATE] + [("Trainer", options) for options in (saved, resumed, saved_shards, resumed_shards)]
     runs += [(case, sharded) for case in [*FEW, smoothed, "SFT, LoRA"]]
     found = results(2, tmp_path / "runs", runs)
     compare_all(alone(GATE), found, {"sp_size": 2})
     compare_all(alone([*FEW, smoothed, "SFT, LoRA"]), found, sharded)
     for name, expected in alone(FEW)["Trainer"]["weights"].items():
-        assert np.array_equal(found["Trainer", repr(saved)]["weights"][name], found["Trainer", repr(resumed)]["weights"][name])
+        for through, again in ((saved, resumed), (saved_shards, resumed_shards)):
+            assert np.array_equal(found["Trainer", repr(through)]["weights"][name], found["Trainer", repr(again)]["weights"][name])
         assert np.abs(found["Trainer", repr(resumed)]["weights"][name] - expected).max() <= 1e-4 * np.abs(expected).max()
 
 
@@ -146,7 +150,14 @@ def test_two_ranks_are_as_one_process(alone, tmp_path):
 def test_two_ranks_are_as_one_process_in_every_other_case(alone, tmp_path):
     cases = [case for case in CASES if case not in GATE]
     sharded = {"sp_size": 2, **FSDP}
-    found = results(2, tmp_path / "runs", [(case, {"sp_size": 2}) for case in cases] + [(case, sharded) for case in CASES])
+    compiled = {"sp_size": 2, "torch_compile": True, "torch_compile_backend": "aot_eager"}
+    offload = {"use_reentrant": False, "offload": True}
+    offloaded = {"sp_size": 2, "gradient_checkpointing": True, "gradient_checkpointing_kwargs": offload}
+    runs = [(case, {"sp_size": 2}) for case in cases] + [(case, sharded) for case in CASES]
+    runs += [(case, options) for case in FEW for options in (compiled, offloaded)]
+    found = results(2, tmp_path / "runs", runs)
+    for options in (compiled, offloaded):
+        compare_all(alone(FEW), found, options)
     compare_all(alone(cases), found, {"sp_size": 2})
     compare_all(alone(CASES), found, sharded)
 
@@ -180,6 +191,15 @@ def test_a_trainer_takes_the_sizes_that_it_was_given_whatever_was_made_before(al
     compare_all(alone(["Trainer"]), found, second)
     assert found["sizes", "{}"]["ring"] == 2
     assert "got sp 2 (ring 2), but an Accelerator with sp 2 was made after this trainer's arguments" in found["sizes", "{}"]["words"]
+
+
+def test_one_process_tells_that_all_share_each_sample(capsys):
+    from trireme.hf.trainer import _SequenceParallel
+
+    for rank, ranks, told in ((0, 4, True), (1, 4, False), (0, 1, False)):
+        arguments = types.SimpleNamespace(process_index=rank, per_device_train_batch_size=3)
+        _SequenceParallel._tell_that_all_share(types.SimpleNamespace(args=arguments), ranks)
+        assert ("all 4 processes share each sample, so a batch has 3 in all" in capsys.readouterr().err) == told
 
 
 def test_the_signature_is_the_trainers_own():

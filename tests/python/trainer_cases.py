@@ -225,7 +225,11 @@ def sizes(folder):
 def weights_of(model):
     if hasattr(model, "module"):
         model = model.module
-    return {name: whole(parameter) for name, parameter in model.named_parameters() if parameter.requires_grad}
+    return {uncompiled(name): whole(parameter) for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def uncompiled(name):
+    return name.removeprefix("_orig_mod.")
 
 
 def whole(tensor):
@@ -251,6 +255,6 @@ class Gradients:
                 if state.global_step + 1 in (1, outer.steps):
                     for name, parameter in model.named_parameters():
                         if parameter.requires_grad and parameter.grad is not None:
-                            outer.found[f"{state.global_step}.{name}"] = whole(parameter.grad)
+                            outer.found[f"{state.global_step}.{uncompiled(name)}"] = whole(parameter.grad)
 
         return Keep()

@@ -38,8 +38,8 @@ SP_RING_VARIABLE = "PARALLELISM_CONFIG_SP_RING"
 class ParallelismConfig(accelerate.ParallelismConfig):
     """``Accelerator(parallelism_config=trireme.hf.ParallelismConfig(sp_size=4))``
 
-    sp_size: ranks that share each sample, neighbours. Without it PARALLELISM_CONFIG_SP_SIZE, which ``accelerate launch``
-        sets from its configuration, or 1.
+    sp_size: ranks that share each sample, neighbours; 1 for none. Without it PARALLELISM_CONFIG_SP_SIZE, which ``accelerate launch``
+        sets from its configuration.
     sp_ring: ring ranks among them, for more ranks than query heads (:class:`trireme.SequenceGroup`); a divisor of
         sp_size. Without it PARALLELISM_CONFIG_SP_RING, or 1.
     sp_backend: "trireme". The variable PARALLELISM_CONFIG_SP_BACKEND is not read: the command line of ``accelerate
@@ -47,7 +47,7 @@ class ParallelismConfig(accelerate.ParallelismConfig):
     dp_replicate_size, dp_shard_size: as in Accelerate. Where neither is set, all ranks that sp_size leaves are data
         ranks: dp_shard under FSDP2, else dp_replicate.
 
-    Raises ConfigError: sp together with tp or cp, FSDP 1, sizes whose product is not the number of processes, a ring
+    Raises ConfigError: no sp_size beside data ranks that leave it open, sp together with tp or cp, FSDP 1, sizes whose product is not the number of processes, a ring
     that does not divide sp_size, another version of Accelerate than those that it was tested with.
     """
 
@@ -62,6 +62,7 @@ class ParallelismConfig(accelerate.ParallelismConfig):
             )
         if self.sp_handler is not None:
             raise ConfigError("sp_handler: it configures DeepSpeed's sequence parallelism: leave it out")
+        self._says_size = self.sp_size is not None or SP_SIZE_VARIABLE in os.environ
         sequence_ranks = _size("sp_size", self.sp_size, SP_SIZE_VARIABLE)
         self.sp_ring = _size("sp_ring", self.sp_ring, SP_RING_VARIABLE)
         if sequence_ranks % self.sp_ring:
@@ -123,6 +124,11 @@ class ParallelismConfig(accelerate.ParallelismConfig):
     def _fill_data_ranks(self) -> None:
         world = dist.get_world_size() if dist.is_initialized() else 1
         others = self.non_data_parallel_size
+        if not self._says_size and self.total_size != world:
+            raise ConfigError(
+                f"ParallelismConfig: got no sp_size for {world} processes, and {SP_SIZE_VARIABLE} is not set (accelerate launch sets it with "
+                "--use_parallelism_config, or by a parallelism_config of its file): give the number of ranks that share each sample, 1 for none"
+            )
         if world % others:
             raise ConfigError(f"sp_size: got {self.sp_size} for {world} processes, expected a divisor of their number")
         if self.data_parallel_size == 1:

@@ -98,6 +98,7 @@ class _SequenceParallel:
             sp_size = self._sp_size
             if sp_size is None and SP_SIZE_VARIABLE not in os.environ:
                 sp_size = self.args.world_size
+                self._tell_that_all_share(sp_size)
             self.args.parallelism_config = ParallelismConfig(sp_size=sp_size, sp_ring=self._sp_ring)
         elif not isinstance(config, ParallelismConfig):
             raise ConfigError(
@@ -106,6 +107,14 @@ class _SequenceParallel:
             )
         super().create_accelerator_and_postprocess()
         self._take_what_the_accelerator_has()
+
+    def _tell_that_all_share(self, ranks: int) -> None:
+        if ranks > 1 and self.args.process_index == 0:
+            print(
+                f"trireme: all {ranks} processes share each sample, so a batch has {self.args.per_device_train_batch_size} in all; "
+                f"with_sequence_parallel(..., sp_size=N) or {SP_SIZE_VARIABLE} (accelerate launch --use_parallelism_config) says otherwise",
+                file=sys.stderr,
+            )
 
     def _take_what_the_accelerator_has(self) -> None:
         """Accelerate keeps the first configuration that it gets, until a trainer's arguments are made again."""
@@ -221,6 +230,7 @@ class _SequenceParallel:
                     self._looks.append((calls, look))
                 else:
                     calls.counts_by_mask = before.counts_by_mask
+                    self._looks.append((calls, functools.partial(calls.watch, model)))
             yield
 
     def _look_once(self) -> None:
