@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -15,6 +16,7 @@
 #include "trireme/cli/export.h"
 #include "trireme/cli/info.h"
 #include "trireme/cli/init.h"
+#include "trireme/cli/mix.h"
 #include "trireme/cli/new_project.h"
 #include "trireme/cli/plan.h"
 #include "trireme/cli/tokenize.h"
@@ -86,9 +88,10 @@ const std::set<std::string> kEvalTestedElsewhere{"checkpoint", "mlm_probability"
 constexpr int kMachineRanks = 8;
 
 // With the names that config.json of a run has; its other entries are defaults.
-Json json_of(const EngineOptions& engine) {
+Json json_of(const EngineOptions& engine, const SampleOptions& samples = {}) {
   TrainOptions options;
   options.engine = engine;
+  options.samples = samples;
   Json json = to_json(options);
   json["precision"] = name_of(engine.precision);
   json["optimizer_seed"] = engine.optimizer.seed;
@@ -140,6 +143,8 @@ Cases update_cases() {
 
 const Case kNoAppendEos{"no_append_eos", {}, {{"append_eos", false}}};
 const Case kAppendEos{"append_eos", {"false"}, {{"append_eos", false}}};
+const Case kLongDocuments{
+    "long_documents", {"skip", "--packing", "none"}, {{"long_documents", "skip"}, {"packing", "none"}}};
 
 class FlagsArrive : public ::testing::Test {
  protected:
@@ -155,6 +160,7 @@ class FlagsArrive : public ::testing::Test {
     const Cases own{
         kAppendEos,
         kNoAppendEos,
+        kLongDocuments,
         {"model_name_or_path", {model("other")}, {{"model_name_or_path", model("other")}}},
         {"dropout", {"0"}, {{"dropout", 0.0}}},
         {"gradient_checkpointing", {}, {{"recompute", "full"}}},
@@ -214,6 +220,7 @@ class FlagsArrive : public ::testing::Test {
     const Cases own{
         kAppendEos,
         kNoAppendEos,
+        kLongDocuments,
         {"model_name_or_path", {model("other")}, {{"model", model("other")}}},
         {"bf16", {}, {{"bf16", true}, {"precision", "bf16"}}},
     };
@@ -223,14 +230,9 @@ class FlagsArrive : public ::testing::Test {
           EvalOptions options = flags.resolve({});
           EXPECT_EQ(options.engine.purpose, Purpose::evaluation);
           flags.process.share_sequence(options.engine, parser, kMachineRanks, options.model_dir);
-          Json json = json_of(options.engine);
+          Json json = json_of(options.engine, options.samples);
           json.update({{"model", options.model_dir.string()},
                        {"eval_file", flags.eval_file.string()},
-                       {"text_field", options.samples.text_field},
-                       {"on_bad_record", name_of(options.samples.on_bad_record)},
-                       {"append_eos", options.samples.append_eos},
-                       {"packing", name_of(options.samples.packing)},
-                       {"max_seq_length", options.samples.max_seq_length},
                        {"validation_split_percentage", flags.validation_split_percentage},
                        {"max_eval_samples", flags.max_eval_samples},
                        {"buckets", flags.buckets},
@@ -440,6 +442,22 @@ class FlagsArrive : public ::testing::Test {
         });
   }
 
+  static Command mix() {
+    return command_of<MixFlags>({{"set", "a"}, {"output", "set"}},
+                                {{"set", {"b", "c:2"}, {{"set", {"b", "c:2"}}}},
+                                 {"output", {"other"}, {{"output", "other"}}},
+                                 {"tokens", {"2g"}, {{"tokens", int64_t{2} << 30}}},
+                                 {"seed", {"17"}, {{"seed", 17}}},
+                                 {"overwrite", {}, {{"overwrite", true}}}},
+                                [](const MixFlags& flags, const OptionParser& /*parser*/) {
+                                  return Json{{"set", texts(flags.sets)},
+                                              {"output", flags.output.string()},
+                                              {"tokens", flags.how.tokens},
+                                              {"seed", flags.how.seed},
+                                              {"overwrite", flags.overwrite}};
+                                });
+  }
+
   static Command export_() {
     const auto resolved = [](const ExportFlags& flags, const OptionParser& /*parser*/) {
       Json found{{"checkpoint", flags.checkpoint.string()}, {"out", flags.out.string()}};
@@ -529,62 +547,22 @@ TEST_F(FlagsArrive, of_commands_without_an_engine) {
   check(init());
   check(plan());
   check(tokenize());
+  check(mix());
   check(export_());
   check(info());
 }
 
 // From the options to the engine that computes by them.
 TEST_F(FlagsArrive, at_the_engine_that_train_assembles) {
-  const std::vector<std::string> words{"--model_name_or_path",
-                                       model(),
-                                       "--train_file",
-                                       "t",
-                                       "--device",
-                                       "cpu",
-                                       "--attention",
-                                       "reference",
-                                       "--recompute",
-                                       "full",
-                                       "--checkpoint_every",
-                                       "2",
-                                       "--zero",
-                                       "3",
-                                       "--tile_tokens",
-                                       "33",
-                                       "--logits_tile_tokens",
-                                       "44",
-                                       "--strict_divisible",
-                                       "--offload_params",
-                                       "cpu",
-                                       "--offload_optimizer",
-                                       "cpu",
-                                       "--offload_activations",
-                                       "cpu",
-                                       "--bf16",
-                                       "--optim_state_dtype",
-                                       "bf16",
-                                       "--reduce_dtype",
-                                       "bf16",
-                                       "--weight_decay",
-                                       "0.03",
-                                       "--adam_beta1",
-                                       "0.8",
-                                       "--adam_beta2",
-                                       "0.7",
-                                       "--adam_epsilon",
-                                       "1e-3",
-                                       "--max_grad_norm",
-                                       "0.4",
-                                       "--seed",
-                                       "17",
-                                       "--sparse_block_tokens",
-                                       "64",
-                                       "--sparse_local_blocks",
-                                       "2",
-                                       "--sparse_global_blocks",
-                                       "3",
-                                       "--sparse_stride_blocks",
-                                       "4"};
+  std::vector<std::string> words{"--model_name_or_path", model()};
+  std::istringstream more(
+      "--train_file t --device cpu --attention reference --recompute full --checkpoint_every 2 --zero 3 "
+      "--tile_tokens 33 --logits_tile_tokens 44 --strict_divisible --offload_params cpu --offload_optimizer "
+      "cpu "
+      "--offload_activations cpu --bf16 --optim_state_dtype bf16 --reduce_dtype bf16 --weight_decay 0.03 "
+      "--adam_beta1 0.8 --adam_beta2 0.7 --adam_epsilon 1e-3 --max_grad_norm 0.4 --seed 17 "
+      "--sparse_block_tokens 64 --sparse_local_blocks 2 --sparse_global_blocks 3 --sparse_stride_blocks 4");
+  for (std::string word; more >> word;) words.push_back(word);
   const int threads = at::get_num_threads();
   Declared<TrainFlags> declared;
   declared.parser.parse(words);

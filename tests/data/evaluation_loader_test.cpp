@@ -17,7 +17,7 @@ using testing::NumberedSet;
 
 LoaderOptions options(Packing packing) {
   LoaderOptions o;
-  o.packing = packing;
+  o.packing.kind = packing;
   o.sequence_tokens = 10;
   o.batch_size = 5;
   return o;

@@ -144,7 +144,7 @@ TEST_F(LargeDataset, an_id_outside_the_vocabulary_names_its_far_place) {
 
 TEST_F(LargeDataset, a_window_over_a_border_beyond_2_to_the_31_is_cut_there) {
   LoaderOptions options;
-  options.packing = Packing::documents;
+  options.packing.kind = Packing::documents;
   options.sequence_tokens = 1024;
   const int64_t row = kThird / 1024, border = kThird % 1024;
   ASSERT_GT(border, 0);
@@ -172,7 +172,7 @@ TEST_F(LargeDataset, a_window_over_a_border_beyond_2_to_the_31_is_cut_there) {
 
 TEST_F(LargeDataset, without_packing_a_document_beyond_2_to_the_31_has_its_own_row) {
   LoaderOptions options;
-  options.packing = Packing::none;
+  options.packing.kind = Packing::none;
   options.sequence_tokens = 1024;
   options.pad_token_id = 9;
   const auto pieces = [](int64_t length) { return (length + 1023) / 1024; };
@@ -191,7 +191,7 @@ TEST_F(LargeDataset, without_packing_a_document_beyond_2_to_the_31_has_its_own_r
 
 TEST_F(LargeDataset, single_tokens_are_rows_that_32_bits_do_not_number) {
   LoaderOptions options;
-  options.packing = Packing::concat;
+  options.packing.kind = Packing::concat;
   options.sequence_tokens = 1;
   for (const int64_t position : {(int64_t{1} << 32) + 1, kLast + 2}) {
     const TokenBatch batch = batch_at(position, options);

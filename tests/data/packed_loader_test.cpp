@@ -35,7 +35,7 @@ std::vector<int64_t> growing_lengths() {
 LoaderOptions options(int64_t sequence_tokens, int64_t batch_size, int64_t accumulation_steps,
                       Packing packing = Packing::concat) {
   LoaderOptions o;
-  o.packing = packing;
+  o.packing.kind = packing;
   o.sequence_tokens = sequence_tokens;
   o.batch_size = batch_size;
   o.accumulation_steps = accumulation_steps;
@@ -117,7 +117,7 @@ TEST_F(PackedLoaderTest, data_parallel_ranks_together_see_every_window_once_an_e
 }
 
 TEST_F(PackedLoaderTest, without_packing_an_epoch_gives_every_row_once_to_some_rank) {
-  const PackedRows rows(numbers_.set, whole_set(*numbers_.set), Packing::none, 10, true);
+  const PackedRows rows(numbers_.set, whole_set(*numbers_.set), {Packing::none}, 10, true);
   std::multiset<int64_t> expected, seen;
   for (int64_t row = 0; row < rows.count(); ++row)
     if (rows.row(row).pieces.at(0).size() > 1 || rows.row(row).goes_on)
@@ -219,6 +219,16 @@ TEST_F(PackedLoaderTest, a_state_of_another_order_is_refused) {
   PackedLoader other_packing = loader(options(10, 1, 7, Packing::documents));
   EXPECT_THAT(message_of<DataError>([&] { other_packing.restore(state); }),
               HasSubstr("packing \"concat\", this run has \"documents\""));
+  LoaderOptions skipping = options(10, 1, 7, Packing::none);
+  const Json cut = loader(skipping).state();
+  skipping.packing.long_documents = LongDocuments::skip;
+  PackedLoader others = loader(skipping);
+  EXPECT_THAT(message_of<DataError>([&] { others.restore(cut); }), HasSubstr("long_documents \"cut\""));
+  Json before_the_option = cut;  // a state of then: all cut
+  before_the_option.erase("long_documents");
+  loader(options(10, 1, 7, Packing::none)).restore(before_the_option);
+  EXPECT_THAT(message_of<DataError>([&] { others.restore(before_the_option); }),
+              HasSubstr("long_documents \"cut\""));
   PackedLoader other_range(numbers_.set, {0, 500}, options(10, 1, 7));
   EXPECT_THAT(message_of<DataError>([&] { other_range.restore(state); }), HasSubstr("range_end"));
   EXPECT_THAT(message_of<DataError>([&] { dealt.restore(Json::array()); }),

@@ -28,7 +28,7 @@ constexpr int64_t kMask = 1998;
 
 LoaderOptions options(Packing packing, int64_t sequence_tokens) {
   LoaderOptions o;
-  o.packing = packing;
+  o.packing.kind = packing;
   o.sequence_tokens = sequence_tokens;
   o.pad_token_id = kPad;
   return o;
@@ -68,8 +68,8 @@ TEST_F(PackingTest, a_token_is_on_average_in_a_document_of_the_mean_over_tokens)
         ++tokens;
       }
     for (const Packing packing : {Packing::documents, Packing::none})
-      EXPECT_EQ(mean_context_tokens(*set_.set, packing, S), std::llround(sum / tokens)) << S;
-    EXPECT_EQ(mean_context_tokens(*set_.set, Packing::concat, S), S);
+      EXPECT_EQ(mean_context_tokens(*set_.set, {packing}, S), std::llround(sum / tokens)) << S;
+    EXPECT_EQ(mean_context_tokens(*set_.set, {Packing::concat}, S), S);
   }
 }
 
@@ -130,7 +130,7 @@ TEST_F(PackingTest, none_gives_every_document_once_in_rows_of_its_own_and_pads_t
         LoaderOptions o = options(Packing::none, S);
         if (masked) o.masked_tokens = masks();
         const RowReader reader(set_.set, range, o);
-        const PackedRows rows(set_.set, range, Packing::none, S, !masked);
+        const PackedRows rows(set_.set, range, {Packing::none}, S, !masked);
         ASSERT_EQ(reader.rows(), rows.count());
         std::map<int64_t, int> seen;
         for (int64_t row = 0; row < reader.rows(); ++row) {
@@ -181,7 +181,7 @@ TEST_F(PackingTest, best_fit_holds_the_pieces_of_none_each_once_whole_and_side_b
     for (const TokenSpan& range : ranges_) {
       for (const int64_t S : lengths_) {
         const auto rows_of = [&](Packing packing) {
-          return PackedRows(set_.set, range, packing, S, !masked);
+          return PackedRows(set_.set, range, {packing}, S, !masked);
         };
         const auto by_begin = [](const TokenSpan& a, const TokenSpan& b) { return a.begin < b.begin; };
         std::vector<TokenSpan> alone, packed;
@@ -208,6 +208,74 @@ TEST_F(PackingTest, best_fit_holds_the_pieces_of_none_each_once_whole_and_side_b
       }
     }
   }
+}
+
+TEST_F(PackingTest, a_long_document_is_cut_or_only_its_beginning_is_read_or_nothing) {
+  using enum LongDocuments;
+  const auto documents_in = [&](TokenSpan range) {
+    std::vector<TokenSpan> found;
+    for (int64_t t = range.begin; t < range.end; ++t) {
+      if (t == range.begin || !set_.same_document(t - 1, t)) found.push_back({t, t});
+      found.back().end = t + 1;
+    }
+    return found;
+  };
+  for (const LongDocuments rule : {cut, truncate, skip}) {
+    for (const TokenSpan& range : ranges_) {
+      for (const int64_t S : lengths_) {
+        std::vector<int64_t> expected;
+        LongDocumentsCount longer;
+        double squares = 0;
+        std::vector<int64_t> kept_lengths;
+        for (const TokenSpan& document : documents_in(range)) {
+          ++longer.documents;
+          longer.longest_tokens = std::max(longer.longest_tokens, document.size());
+          const bool is_long = document.size() > S;
+          if (is_long) ++longer.longer, longer.longer_tokens += document.size();
+          if (!is_long) kept_lengths.push_back(document.size());
+          const int64_t kept = !is_long || rule == cut ? document.size() : rule == truncate ? S : 0;
+          for (int64_t t = 0; t < kept; ++t) {
+            expected.push_back(document.begin + t);
+            squares += static_cast<double>(std::min(S, kept - t / S * S));
+          }
+        }
+        const LongDocumentsCount counted = count_long_documents(*set_.set, range, S);
+        EXPECT_EQ(counted.longer, longer.longer);
+        EXPECT_EQ(counted.longer_tokens, longer.longer_tokens);
+        EXPECT_EQ(counted.documents, longer.documents);
+        EXPECT_EQ(counted.longest_tokens, longer.longest_tokens);
+        for (const Packing packing : {Packing::none, Packing::best_fit}) {
+          const PackedRows rows(set_.set, range, {packing, rule}, S, /*next_token_targets=*/false);
+          std::vector<int64_t> read;
+          for (int64_t row = 0; row < rows.count(); ++row)
+            for (const TokenSpan& piece : rows.row(row).pieces)
+              for (int64_t t = piece.begin; t < piece.end; ++t) read.push_back(t);
+          std::ranges::sort(read);
+          EXPECT_EQ(read, expected) << name_of(rule) << " S " << S;
+          const auto with_target = [&](const PackedRow& row) { return row.goes_on; };
+          if (packing == Packing::none &&
+              rule == truncate) {  // a target behind the piece, where the document goes on
+            const PackedRows predicted(set_.set, range, {packing, rule}, S, /*next_token_targets=*/true);
+            for (int64_t row = 0; row < predicted.count(); ++row) {
+              const TokenSpan piece = predicted.row(row).pieces.at(0);
+              EXPECT_EQ(with_target(predicted.row(row)),
+                        piece.end < range.end && set_.same_document(piece.begin, piece.end));
+            }
+          }
+          if (range.size() < set_.set->tokens()) continue;
+          EXPECT_EQ(longest_context_tokens(*set_.set, {packing, rule}, S),
+                    rule == skip ? *std::ranges::max_element(kept_lengths) : 64);
+          EXPECT_EQ(mean_context_tokens(*set_.set, {packing, rule}, S),
+                    std::llround(squares / static_cast<double>(expected.size())));
+        }
+      }
+    }
+  }
+  const NumberedSet long_ones{{9, 12}};
+  EXPECT_THAT(message_of<DataError>([&] {
+                PackedRows(long_ones.set, whole_set(*long_ones.set), {Packing::none, skip}, 8, true);
+              }),
+              HasSubstr("in a row of 8 tokens with --long_documents skip: give longer rows"));
 }
 
 TEST_F(PackingTest, a_token_of_best_fit_predicts_the_next_of_its_document) {
@@ -274,7 +342,7 @@ TEST_F(PackingTest, slices_of_ulysses_and_ring_ranks_join_to_the_row_of_one_rank
 TEST_F(PackingTest, masked_tokens_are_their_own_targets_and_the_others_stay_as_they_are) {
   for (const Packing packing : {Packing::concat, Packing::documents, Packing::none, Packing::best_fit}) {
     LoaderOptions o = options(packing, 24);
-    const PackedRows plain(set_.set, whole_set(*set_.set), packing, 24, false);
+    const PackedRows plain(set_.set, whole_set(*set_.set), {packing}, 24, false);
     o.masked_tokens = masks();
     const RowReader reader(set_.set, whole_set(*set_.set), o);
     ASSERT_EQ(reader.rows(), plain.count());

@@ -23,7 +23,7 @@ using testing::NumberedSet;
 
 LoaderOptions options(Packing packing, int64_t sequence_tokens) {
   LoaderOptions o;
-  o.packing = packing;
+  o.packing.kind = packing;
   o.sequence_tokens = sequence_tokens;
   return o;
 }

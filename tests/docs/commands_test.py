@@ -46,6 +46,7 @@ def toy(text):
     """The same command for two ranks, a tiny model and tens of tokens."""
     text = re.sub(r"(\d+)k:(\d+)", lambda m: f"{16 * min(4, int(m[1]))}:{min(2, int(m[2]))}", text)  # stages
     text = re.sub(r"\b\d+k\b", "64", text)
+    text = text.replace("--tokens 2g", "--tokens 300000")
     text = re.sub(r"--(nproc_per_node|sp|ranks_as_threads|ulysses) [48]\b", r"--\1 2", text)
     if "--ring 2" in text:
         text = text.replace("--nproc_per_node 2", "--nproc_per_node 4")
@@ -69,7 +70,8 @@ class Commands(unittest.TestCase):
         (cls.folder / "whole/config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": text, "vision_config": {}}))
         cls.put_into_hub(HUB_WHOLE_MODEL, cls.folder / "whole")
         shutil.copy(FIXTURE / "reference.safetensors", cls.folder)
-        shutil.copytree(ROOT / "docs/methods", cls.folder / "data/repositories")
+        for name in ("repositories", "web"):
+            shutil.copytree(ROOT / "docs/methods", cls.folder / "data" / name)
         (cls.folder / "stages.yaml").write_text("- {max_seq_length: 16, steps: 2}\n- {max_seq_length: 64, tokens: 1k, rope_scaling: yarn:4, sp: 2, zero: 3}\n")
         (cls.folder / "answers.jsonl").write_text('{"prompt": "When does it end?", "completion": "On 31 March."}\n' * 5)
         cls.run_trireme("trireme tokenize --tokenizer tiny --input answers.jsonl --output /data/chats")  # by python -m trireme.chats on the page

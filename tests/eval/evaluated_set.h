@@ -56,7 +56,7 @@ class EvaluatedSet : public ::testing::Test {
       options.ring = ring;
       const auto engine = assemble(world, folder_.path() / "model", options);
       LoaderOptions settings;
-      settings.packing = packing;
+      settings.packing.kind = packing;
       settings.sequence_tokens = row_tokens;
       evaluate(*engine, {std::make_shared<IndexedDataset>(folder_.path() / "set"),
                          rows_of_rank(settings, engine->mesh())});

@@ -27,7 +27,7 @@ void dataset(Bytes input) {
     for (const Packing packing : {Packing::documents, Packing::best_fit}) {
       constexpr int64_t kRowTokens = 5;
       std::vector<int64_t> row_tokens(kRowTokens), targets(kRowTokens);
-      const PackedRows rows(opened, {0, set.tokens()}, packing, kRowTokens, true);
+      const PackedRows rows(opened, {0, set.tokens()}, {packing}, kRowTokens, true);
       for (int64_t row = 0; row < std::min<int64_t>(rows.count(), 50); ++row)
         read_row(set, rows.row(row), {{0, kRowTokens}}, 256, 0, row_tokens.data(), targets.data());
     }

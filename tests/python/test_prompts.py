@@ -172,7 +172,10 @@ def test_a_run_says_where_answers_lose_their_prompts(tuning, tmp_path):
                    1, "--device", "cpu", "--threads", 1, "--peak_tflops", 1, "--report_to", "none", *more)  # fmt: skip
 
     assert "goes on without its prompt with --packing documents; best_fit keeps documents whole" in said("--max_seq_length", "64")
-    assert "their answers lose their prompts: the longest has 93 tokens" in said("--max_seq_length", "64", "--packing", "best_fit")
+    cut = said("--max_seq_length", "64", "--packing", "best_fit")
+    assert "the longest has 93: each is cut into several, and its answers lose their prompts; --long_documents skip" in cut
+    left_out = said("--max_seq_length", "64", "--packing", "best_fit", "--long_documents", "skip")
+    assert "the longest has 93: they are left out" in left_out and "lose" not in left_out
 
 
 CHATS = [

@@ -147,7 +147,8 @@ def attack(arena, random, verdict):
     samples, optimizer, norm = random.choice([2, 4, 6, 12]), random.choice(["adamw_torch", "sgd"]), random.choice([0, 0.1, 1])
     train = ["train", "--model_name_or_path", folder / "model", "--train_file", folder / "documents.jsonl",
              "--max_seq_length", random.choice([16, 61, 97, 128, 200, 256]),
-             "--packing", random.choice(["documents", "concat", "none", "best_fit"]), "--validation_split_percentage", random.choice([0, 5]),
+             *random.choice([["--packing", "documents"], ["--packing", "concat"], ["--packing", "none", "--long_documents", random.choice(["cut", "truncate"])],
+                             ["--packing", "best_fit"]]), "--validation_split_percentage", random.choice([0, 5]),
              "--optim", optimizer, "--max_grad_norm", norm, "--learning_rate", "3e-3", "--seed", random.randrange(9),
              "--max_steps", STEPS, "--save_steps", SAVE_EVERY, "--report_to", "none", "--peak_tflops", "1",
              "--threads", "1", "--device", "cpu"]

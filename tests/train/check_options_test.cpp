@@ -90,7 +90,7 @@ TEST_F(Options, of_a_run_have_the_names_and_types_that_they_had) {
       "initial_loss_scale:65536.0 keep_fraction:1.0 "
       "keep_global_batch:false keep_mlp_fraction:0.0 keep_qkv_fraction:0.0 "
       "learning_rate:5e-05 logging_dir:\"\" logging_steps:500 logits_tile_tokens:0 "
-      "lora_alpha:32.0 lora_r:0 lora_target_modules:\"all-linear\" "
+      "long_documents:\"cut\" lora_alpha:32.0 lora_r:0 lora_target_modules:\"all-linear\" "
       "loss_scale_window:2000 lr_scheduler_kwargs:\"\" "
       "lr_scheduler_type:\"linear\" mask_token_id:null max_eval_samples:0 max_grad_norm:1.0 "
       "max_seq_length:1024 "
@@ -223,7 +223,7 @@ TEST(TrainedOptions, of_a_warm_up_that_does_not_end_within_the_run_are_told) {
 TEST(TrainedOptions, of_a_step_that_no_memory_holds_are_refused) {
   const testing::TinyRun run;
   TrainOptions options = of_one_stage(run);
-  options.samples.packing = Packing::none;
+  options.samples.packing.kind = Packing::none;
   options.samples.max_seq_length = int64_t{1} << 30;
   options.per_device_train_batch_size = kMostBatches;
   EXPECT_THAT(message_of<ConfigError>([&] { testing::train_on_ranks(1, options); }),

@@ -97,7 +97,7 @@ TEST(ChosenRecompute, of_packed_samples_attention_counts_as_what_their_documents
   for (const auto& [packing, document_tokens, kept] :
        {std::tuple{Packing::concat, 512, "recompute keep_attention on 1 of 2 layers"},
         {Packing::documents, 37, "recompute keep_attention on 0, qkv on 1, mlp on 0 of 2 layers"}}) {
-    options.samples.packing = packing;
+    options.samples.packing.kind = packing;
     options.engine.memory_budget_bytes = 0;
     const Positions positions = expected_positions(options, 512, document_tokens);
     ASSERT_EQ(positions.plans[1], kept);

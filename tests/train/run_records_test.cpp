@@ -44,7 +44,7 @@ TrainOptions resting(const TinyRun& run, const std::string& name) {
   TrainOptions options = run.options(name);
   options.context_stages = "16:2";
   options.learning_rate = 1e-30;
-  options.samples.packing = Packing::concat;
+  options.samples.packing.kind = Packing::concat;
   return options;
 }
 

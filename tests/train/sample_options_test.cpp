@@ -48,21 +48,31 @@ TEST(SampleOptions, an_encoder_masks_with_its_tokenizers_mask_token) {
     EXPECT_EQ(loader.masked_tokens->mask_token_id, 41);
     EXPECT_EQ(loader.masked_tokens->vocab_size, 100);
     EXPECT_EQ(loader.masked_tokens->probability, 0.15);
-    EXPECT_EQ(loader.packing, Packing::documents);
+    EXPECT_EQ(loader.packing.kind, Packing::documents);
   }
 }
 
 TEST(SampleOptions, what_is_given_stands_before_what_is_found) {
   const TemporaryFolder folder;  // no tokenizer.json
   SampleOptions given;
-  given.packing = Packing::none;
+  given.packing.kind = Packing::none;
   given.mlm_probability = 0.4;
   given.mask_token_id = 7;
   const LoaderOptions loader =
       sample_loader_options(resolve_samples(given, encoder(), folder.path()), encoder());
-  EXPECT_EQ(loader.packing, Packing::none);
+  EXPECT_EQ(loader.packing.kind, Packing::none);
   EXPECT_EQ(loader.masked_tokens->probability, 0.4);
   EXPECT_EQ(loader.masked_tokens->mask_token_id, 7);
+}
+
+TEST(SampleOptions, windows_have_no_long_documents) {
+  SampleOptions given;
+  given.packing.long_documents = LongDocuments::skip;
+  EXPECT_THAT(message_of<ConfigError>([&] { resolve_samples(given, decoder(), ""); }),
+              HasSubstr("--long_documents skip needs --packing best_fit or none; --packing documents fills"));
+  given.packing.kind = Packing::best_fit;
+  const SampleOptions resolved = resolve_samples(given, decoder(), "");
+  EXPECT_EQ(sample_loader_options(resolved, decoder()).packing.long_documents, LongDocuments::skip);
 }
 
 TEST(SampleOptions, a_decoder_masks_nothing_and_refuses_to_be_told_how) {

@@ -138,7 +138,7 @@ TEST(StagedRun, positions_are_those_of_the_stage) {
   const TinyRun run(1500);
   TrainOptions options =
       options_of(run, "run", R"([{"max_seq_length": 16, "steps": 1}, {"max_seq_length": 640, "steps": 1}])");
-  options.samples.packing = Packing::concat;
+  options.samples.packing.kind = Packing::concat;
   EXPECT_THAT(problem_of(options), AllOf(HasSubstr("640 tokens is longer than the 512 positions"),
                                          HasSubstr("--rope_scaling yarn:2")));
   options.context_stages = R"([{"max_seq_length": 16, "steps": 1},

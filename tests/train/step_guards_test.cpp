@@ -57,7 +57,7 @@ class Guards : public ::testing::Test {
   }
   TrainOptions options(const std::string& name) const {
     TrainOptions options = run_.options(name);
-    options.samples.packing = Packing::none;
+    options.samples.packing.kind = Packing::none;
     options.context_stages = "16:30";
     options.save_steps = 5;
     options.engine.ulysses = 2;

@@ -59,7 +59,7 @@ struct Topology {
 
 void set(TrainOptions& run, const Topology& topology, const std::filesystem::path& folder) {
   EngineOptions& options = run.engine;
-  run.samples.packing = topology.packing;
+  run.samples.packing.kind = topology.packing;
   if (topology.encoder) run.samples.mask_token_id = 69;
   options.ulysses = topology.ulysses;
   options.ring = topology.ring;
@@ -169,7 +169,7 @@ TEST(Trainer, packed_documents_over_ranks_have_the_losses_of_one_rank) {
   std::map<Packing, testing::StepLosses> losses;
   for (const Packing packing : {Packing::concat, Packing::documents, Packing::none, Packing::best_fit}) {
     TrainOptions options = run.options(std::string("one-") + name_of(packing));
-    options.samples.packing = packing;
+    options.samples.packing.kind = packing;
     options.engine.optimizer.kind =
         &find_optimizer("sgd");  // AdamW's first steps follow signs, which noise decides
     losses[packing] = train_on_ranks(1, options).losses;
@@ -202,10 +202,10 @@ TEST(Trainer, resumes_only_with_the_packing_that_it_stopped_with) {
   TrainOptions options = run.options("run");
   train_on_ranks(1, options, 7);
   options.resume_from_checkpoint = "true";
-  options.samples.packing = Packing::concat;
+  options.samples.packing.kind = Packing::concat;
   EXPECT_THAT(message_of<ConfigError>(1, options),
               AllOf(HasSubstr("packing \"documents\""), HasSubstr("\"concat\"")));
-  options.samples.packing = Packing::documents;
+  options.samples.packing.kind = Packing::documents;
   EXPECT_EQ(train_on_ranks(1, options).outcome.steps, 9);
 }
 
@@ -331,10 +331,10 @@ TEST(Trainer, data_that_cannot_serve_is_refused_before_the_first_step) {
   options.context_stages = "16:2,64:2";
   EXPECT_THAT(message_of<DataError>(1, options), HasSubstr("64"));
   options.context_stages = "16:2,1k:2";
-  options.samples.packing = Packing::concat;
+  options.samples.packing.kind = Packing::concat;
   EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("max_position_embeddings"));
   // Packed documents reach no further than the longest of them.
-  options.samples.packing = Packing::documents;
+  options.samples.packing.kind = Packing::documents;
   EXPECT_THAT(message_of<DataError>(1, options), HasSubstr("one window of 1,024"));
   options = run.options("run");
   options.train_file = run.folder() / "nowhere";

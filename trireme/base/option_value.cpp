@@ -10,7 +10,6 @@
 #include "trireme/base/sizes.h"
 
 namespace trireme {
-namespace {
 
 double parse_real(const std::string& text, const std::string& what) {
   char* end = nullptr;
@@ -19,6 +18,8 @@ double parse_real(const std::string& text, const std::string& what) {
     throw ConfigError(cat(what, " is '", quotation(text), "'; expected a number such as 3e-4"));
   return number;
 }
+
+namespace {
 
 // As a flag's words; a file may say true for text, and an object or a list for JSON text.
 std::vector<std::string> words_of_value(const Option& option, const Json& value, std::string_view prefix) {

@@ -16,6 +16,8 @@ Json parse_option_words(const Option& option, const std::vector<std::string>& wo
                         std::string_view prefix = "--");
 // The same of a value of a file. Throws ConfigError too: another type.
 Json parse_option_value(const Option& option, const Json& value, std::string_view prefix = "--");
+// A finite number. Throws ConfigError that quotes `what` and `text`.
+double parse_real(const std::string& text, const std::string& what);
 // "True", "no", "1", ...; nullopt: another word.
 std::optional<bool> parse_boolean(std::string text);
 // "COUNT", "fp32|bf16", ...: what an option takes; empty: true or false.

@@ -9,6 +9,7 @@
 #include "trireme/cli/info.h"
 #include "trireme/cli/init.h"
 #include "trireme/cli/launch.h"
+#include "trireme/cli/mix.h"
 #include "trireme/cli/new_project.h"
 #include "trireme/cli/plan.h"
 #include "trireme/cli/tokenize.h"
@@ -25,6 +26,7 @@ const std::vector<Command>& commands() {
       {"init", "make a model from a preset: config.json, fresh weights, tokenizer", run_init},
       {"plan", "the best configuration for a model, a length and GPUs: memory, speed, cost", run_plan},
       {"tokenize", "turn text into a tokenized set (PREFIX.bin and PREFIX.idx)", run_tokenize},
+      {"mix", "several tokenized sets as one, each with a share of the tokens", run_mix},
       {"validate", "check a run before it begins: memory, loss, speed, ranks against one", run_validate},
       {"train", "train a model on long sequences, split over ranks", run_train},
       {"eval", "held-out loss by position, answers, needles in haystacks", run_eval},

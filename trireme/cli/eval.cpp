@@ -23,7 +23,7 @@ void SetEvaluationFlags::list_set(OptionList& list, const std::string& eval_file
 EvalOptions SetEvaluationFlags::resolve(const RankIdentity& identity) const {
   EvalOptions options{EvaluationFlags::resolve(identity, samples.max_seq_length), {}};
   options.samples = resolve_samples(samples, read_model_config(options.model_dir), options.model_dir);
-  check_packing(options.samples.packing, options.engine);
+  check_packing(options.samples.packing.kind, options.engine);
   return options;
 }
 
@@ -49,19 +49,19 @@ int run_loss(const std::vector<std::string>& arguments) {
   const auto set = evaluation.open(flags.eval_file, options.samples);
   const int64_t sequence_tokens = options.samples.max_seq_length;
   evaluation.check_positions(
-      std::min(sequence_tokens, longest_context_tokens(*set, options.samples.packing)));
+      std::min(sequence_tokens, longest_context_tokens(*set, options.samples.packing, sequence_tokens)));
   const TokenSpan range = flags.validation_split_percentage > 0
                               ? split_held_out(*set, flags.validation_split_percentage / 100).held_out
                               : whole_set(*set);
-  const std::string prompts = prompts_text({set, range}, options.samples.packing, sequence_tokens);
-  if (!prompts.empty()) evaluation.note(prompts);
+  for (const std::string& text : sample_notes({set, range}, options.samples.packing, sequence_tokens))
+    evaluation.note(text);
   EvaluationLoader loader(set, range, evaluation.loader_options(options.samples, sequence_tokens));
   if (flags.max_eval_samples > 0) loader.limit_rows(flags.max_eval_samples);
   const PositionLoss result = evaluate_loss_by_position(
       evaluation.engine(), loader,
       flags.buckets > 0 ? equal_edges(sequence_tokens, flags.buckets) : power_of_two_edges(sequence_tokens));
   Json record = result.to_json();
-  record["packing"] = name_of(options.samples.packing);
+  record["packing"] = name_of(options.samples.packing.kind);
   if (evaluation.reports()) std::cout << (flags.json ? record.dump(1) + "\n" : result.table()) << std::flush;
   return 0;
 }

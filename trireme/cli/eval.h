@@ -37,7 +37,7 @@ struct EvalFlags : SetEvaluationFlags {
 };
 
 struct AnswersFlags : SetEvaluationFlags {
-  AnswersFlags() { samples.packing = Packing::best_fit; }
+  AnswersFlags() { samples.packing.kind = Packing::best_fit; }
 
   void declare(OptionList& list);
 };

@@ -59,7 +59,7 @@ NeedleScores evaluate_length(Evaluation& evaluation, const NeedlesFlags& flags, 
   engine.agreement().all_or_none(cat("opening ", prefix.string()),
                                  [&] { set = std::make_shared<const IndexedDataset>(prefix); });
   EvaluationLoader loader(set, whole_set(*set),
-                          evaluation.loader_options({.packing = Packing::none}, tokens));
+                          evaluation.loader_options({.packing = {.kind = Packing::none}}, tokens));
   const std::vector<AnsweredDocument> documents = evaluate_answers(engine, loader);
   TRIREME_ASSERT(std::ssize(documents) == flags.depths * flags.samples, documents.size(), " samples");
   NeedleScores scores{tokens, std::vector<AnswerScores>(static_cast<size_t>(flags.depths)), {}};

@@ -145,9 +145,11 @@ const std::vector<ForeignProgram>& foreign_programs() {
             "full ones fit"},
            {{"dataset_text_field"}, "--text_field is the field of .jsonl documents"},
            {{"packing_strategy", "eval_packing", "padding_free", "sample_packing", "neat_packing"},
-            "--packing documents (the default) and best_fit (TRL's bfd: whole documents) pack without "
-            "attention "
-            "between documents; concat lets it cross them, none packs nothing"},
+            "--packing documents (the default) and best_fit (whole documents) pack without attention "
+            "between documents; concat lets it cross them, none packs nothing. TRL's bfd_split is --packing "
+            "best_fit; its bfd is that with --long_documents truncate"},
+           {{"excess_length_strategy"},
+            "--long_documents cut, truncate or skip, with --packing best_fit or none"},
            {{"completion_only_loss", "assistant_only_loss", "train_on_inputs", "mask_prompt"},
             "the data says it: of lines with prompt and completion, and of chats (python -m trireme.chats), "
             "only the answers are targets; of lines with text every token is"},
@@ -237,7 +239,13 @@ const std::vector<ForeignProgram>& foreign_programs() {
              "checkpoint_activations", "activation_checkpointing"},
             "--recompute auto|none|keep_attention|full, with --keep_fraction, --keep_qkv_fraction, "
             "--keep_mlp_fraction and --checkpoint_every"},
-           {{"data_path", "train_data_path"}, "--train_file takes the PREFIX of PREFIX.bin and PREFIX.idx"},
+           {{"data_path", "train_data_path"},
+            "--train_file takes the PREFIX of PREFIX.bin and PREFIX.idx; trireme mix makes one set of "
+            "several, each "
+            "with a weight"},
+           {{"mix_strategy", "interleave_probs", "dataset_mixer", "data_mix"},
+            "trireme mix --set A:0.7 --set B:0.3 makes one set of several, each with its share of the "
+            "tokens"},
            {{"split"}, "--validation_split_percentage"},
            {{"tokenizer_type", "tokenizer_model", "vocab_file", "merge_file"},
             "--tokenizer of trireme tokenize is a folder with tokenizer.json, the file, or org/name"},

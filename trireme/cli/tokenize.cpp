@@ -53,7 +53,8 @@ void print_report(const CorpusReport& report, const std::filesystem::path& outpu
   std::cout << std::flush;
 }
 
-// A set in use would change under its readers, and a set that took hours to make would be lost.
+}  // namespace
+
 void refuse_to_replace(const std::filesystem::path& output) {
   for (const std::filesystem::path& file : {indexed_dataset_idx(output), indexed_dataset_bin(output)}) {
     std::error_code error;
@@ -62,8 +63,6 @@ void refuse_to_replace(const std::filesystem::path& output) {
                             " is there already; choose another name, or add --overwrite to replace the set"));
   }
 }
-
-}  // namespace
 
 void TokenizeFlags::declare(OptionList& list) {
   list.text("tokenizer", tokenizer,

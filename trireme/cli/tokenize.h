@@ -25,6 +25,10 @@ struct TokenizeFlags {
   CorpusOptions corpus() const;
 };
 
+// A set in use would change under its readers, and a set that took hours to make would be lost. Throws ConfigError
+// where one of that name is there.
+void refuse_to_replace(const std::filesystem::path& output);
+
 int run_tokenize(const std::vector<std::string>& arguments);
 
 }  // namespace trireme

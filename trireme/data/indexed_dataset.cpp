@@ -101,7 +101,7 @@ int64_t token_bytes(TokenType type) {
 }
 
 TokenType token_type_for(int64_t vocab_size) {
-  return vocab_size < 65500 ? TokenType::uint16 : TokenType::int32;
+  return vocab_size < kWideVocabulary ? TokenType::uint16 : TokenType::int32;
 }
 
 std::filesystem::path indexed_dataset_bin(const std::filesystem::path& prefix) {
@@ -256,18 +256,6 @@ int64_t IndexedDataset::longest_document() const {
   int64_t longest = 0;
   for_documents({0, tokens_}, [&](TokenSpan document) { longest = std::max(longest, document.size()); });
   return longest;
-}
-
-double IndexedDataset::mean_piece_of_token(int64_t piece_tokens) const {
-  double squares = 0;
-  const auto add = [&](int64_t tokens, int64_t pieces) {
-    squares += static_cast<double>(pieces) * static_cast<double>(tokens) * static_cast<double>(tokens);
-  };
-  for_documents({0, tokens_}, [&](TokenSpan document) {
-    add(piece_tokens, document.size() / piece_tokens);
-    add(document.size() % piece_tokens, 1);
-  });
-  return tokens_ == 0 ? 0 : squares / static_cast<double>(tokens_);
 }
 
 int64_t IndexedDataset::document_of(int64_t token) const {

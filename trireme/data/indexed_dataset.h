@@ -27,7 +27,8 @@ namespace trireme {
 enum class TokenType : uint8_t { uint8 = 1, int8 = 2, int16 = 3, int32 = 4, int64 = 5, uint16 = 8 };
 
 int64_t token_bytes(TokenType type);
-// Megatron-LM's choice: uint16 below 65,500 ids, else int32.
+// Megatron-LM's choice: uint16 below so many ids, else int32.
+constexpr int64_t kWideVocabulary = 65'500;
 TokenType token_type_for(int64_t vocab_size);
 
 // The name of one of the two files. `prefix` may end in .bin or .idx.
@@ -44,6 +45,7 @@ class IndexedDataset {
 
   int64_t tokens() const { return tokens_; }
   int64_t documents() const { return documents_; }
+  TokenType token_type() const { return type_; }
   const std::filesystem::path& path() const { return bin_.path(); }
 
   int64_t document_begin(int64_t document) const;  // token offset in the stream; documents() gives tokens()
@@ -51,9 +53,7 @@ class IndexedDataset {
   std::vector<int64_t> document_begins(int64_t first, int64_t count) const;
   // body(TokenSpan) of each document, as far as it lies in this range of the stream.
   void for_documents(TokenSpan range, const std::function<void(TokenSpan)>& body) const;
-  int64_t longest_document() const;  // tokens
-  // Of pieces of at most so many, the tokens of the one that a token is in, on average; 0 of an empty set.
-  double mean_piece_of_token(int64_t piece_tokens) const;
+  int64_t longest_document() const;          // tokens
   int64_t document_of(int64_t token) const;  // which document holds this token of the stream
   const Prompts& prompts() const { return prompts_; }
 

@@ -75,15 +75,26 @@ IndexedDatasetWriter::~IndexedDatasetWriter() {
 }
 
 void IndexedDatasetWriter::add_document(std::span<const int32_t> tokens, int64_t prompt_tokens) {
-  TRIREME_ASSERT(prompt_tokens >= 0 && prompt_tokens <= std::ssize(tokens), "a prompt of ", prompt_tokens,
-                 " tokens in a document of ", tokens.size());
+  add_document(tokens, prompt_tokens > 0 ? TokenSpans{{0, prompt_tokens}} : TokenSpans{});
+}
+
+void IndexedDatasetWriter::add_document(std::span<const int32_t> tokens, const TokenSpans& prompts) {
   if (tokens.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max()))
     throw DataError(cat(bin_.string(), ": document ", documents(), " has ", tokens.size(),
                         " tokens; the format holds at most 2147483647 in one: split the document"));
-  const auto of_prompt = static_cast<size_t>(prompt_tokens);
-  if (of_prompt > 0) add_sequence(tokens.first(of_prompt), SequenceMode::prompt);
-  if (of_prompt == 0 || of_prompt < tokens.size())
-    add_sequence(tokens.subspan(of_prompt), SequenceMode::predicted);
+  const auto add = [&](int64_t begin, int64_t end, SequenceMode mode) {
+    add_sequence(tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), mode);
+  };
+  int64_t done = 0;
+  for (const TokenSpan& prompt : prompts) {
+    TRIREME_ASSERT(prompt.begin >= done && prompt.size() > 0 && prompt.end <= std::ssize(tokens),
+                   "a prompt of [", prompt.begin, ", ", prompt.end, ") behind ", done, " in a document of ",
+                   tokens.size());
+    if (prompt.begin > done) add(done, prompt.begin, SequenceMode::predicted);
+    add(prompt.begin, prompt.end, SequenceMode::prompt);
+    done = prompt.end;
+  }
+  if (done == 0 || done < std::ssize(tokens)) add(done, std::ssize(tokens), SequenceMode::predicted);
   documents_.push_back(std::ssize(sizes_));
 }
 

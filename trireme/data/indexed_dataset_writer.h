@@ -22,8 +22,9 @@ class IndexedDatasetWriter {
   ~IndexedDatasetWriter();  // without `finish`: removes what was written
   IndexedDatasetWriter& operator=(IndexedDatasetWriter&&) = delete;
 
-  // Adds one document, whose first tokens may be a prompt (prompts.h). Throws DataError for an id outside the
-  // vocabulary, 2^31 tokens or more, or a full disk.
+  // Adds one document, of which some spans may be prompts (prompts.h), in order; or its first tokens. Throws
+  // DataError for an id outside the vocabulary, 2^31 tokens or more, or a full disk.
+  void add_document(std::span<const int32_t> tokens, const TokenSpans& prompts);
   void add_document(std::span<const int32_t> tokens, int64_t prompt_tokens = 0);
   // Throws DataError when no tokens were added or the disk is full. Replaces a set of the same name.
   void finish();

@@ -52,7 +52,8 @@ Json PackedLoader::state() const {
           {"set_tokens", reader_.dataset().tokens()},
           {"range_begin", reader_.range().begin},
           {"range_end", reader_.range().end},
-          {"packing", name_of(options.packing)},
+          {"packing", name_of(options.packing.kind)},
+          {"long_documents", name_of(options.packing.long_documents)},
           {"sequence_tokens", options.sequence_tokens},
           {"seed", options.seed},
           {"shuffle", options.shuffle}};
@@ -65,6 +66,9 @@ void PackedLoader::restore(const Json& saved) {
     state["packing"] = name_of(Packing::concat);
     state["row"] = state["window"];
   }
+  // And before --long_documents did: all cut.
+  if (state.is_object() && !state.contains("long_documents"))
+    state["long_documents"] = name_of(LongDocuments::cut);
   const std::string origin = "the saved state of the data loader";
   const int64_t epoch = whole_number(state, "epoch", {0, int64_t{1} << 53}, origin);
   const int64_t row = whole_number(state, "row", {}, origin);

@@ -12,25 +12,71 @@
 
 namespace trireme {
 
-int64_t longest_context_tokens(const IndexedDataset& dataset, Packing packing) {
-  return packing == Packing::concat ? std::numeric_limits<int64_t>::max() : dataset.longest_document();
+int64_t longest_context_tokens(const IndexedDataset& dataset, PackingRule rule, int64_t sequence_tokens) {
+  if (rule.kind == Packing::concat) return std::numeric_limits<int64_t>::max();
+  if (rule.long_documents != LongDocuments::skip) return dataset.longest_document();
+  int64_t longest = 0;
+  dataset.for_documents({0, dataset.tokens()}, [&](TokenSpan document) {
+    if (document.size() <= sequence_tokens) longest = std::max(longest, document.size());
+  });
+  return longest;
 }
 
-int64_t mean_context_tokens(const IndexedDataset& dataset, Packing packing, int64_t sequence_tokens) {
-  if (packing == Packing::concat) return sequence_tokens;
-  return std::llround(dataset.mean_piece_of_token(sequence_tokens));
+namespace {
+
+// Of a document: the pieces of a row's length, and the tokens that follow them.
+struct Pieces {
+  int64_t whole, rest_tokens;
+};
+
+Pieces pieces_of(int64_t document_tokens, LongDocuments rule, int64_t sequence_tokens) {
+  if (document_tokens <= sequence_tokens || rule == LongDocuments::cut)
+    return {document_tokens / sequence_tokens, document_tokens % sequence_tokens};
+  return {rule == LongDocuments::truncate ? 1 : 0, 0};
 }
 
-PackedRows::PackedRows(std::shared_ptr<const IndexedDataset> dataset, TokenSpan range, Packing packing,
+}  // namespace
+
+int64_t mean_context_tokens(const IndexedDataset& dataset, PackingRule rule, int64_t sequence_tokens) {
+  if (rule.kind == Packing::concat) return sequence_tokens;
+  double tokens = 0, squares = 0;
+  const auto add = [&](int64_t piece_tokens, int64_t pieces) {
+    tokens += static_cast<double>(pieces * piece_tokens);
+    squares +=
+        static_cast<double>(pieces) * static_cast<double>(piece_tokens) * static_cast<double>(piece_tokens);
+  };
+  dataset.for_documents({0, dataset.tokens()}, [&](TokenSpan document) {
+    const Pieces pieces = pieces_of(document.size(), rule.long_documents, sequence_tokens);
+    add(sequence_tokens, pieces.whole);
+    add(pieces.rest_tokens, 1);
+  });
+  return tokens == 0 ? 0 : std::llround(squares / tokens);
+}
+
+LongDocumentsCount count_long_documents(const IndexedDataset& dataset, TokenSpan range,
+                                        int64_t sequence_tokens) {
+  LongDocumentsCount count;
+  dataset.for_documents(range, [&](TokenSpan document) {
+    if (document.size() == 0) return;
+    ++count.documents;
+    count.longest_tokens = std::max(count.longest_tokens, document.size());
+    if (document.size() <= sequence_tokens) return;
+    ++count.longer;
+    count.longer_tokens += document.size();
+  });
+  return count;
+}
+
+PackedRows::PackedRows(std::shared_ptr<const IndexedDataset> dataset, TokenSpan range, PackingRule rule,
                        int64_t sequence_tokens, bool next_token_targets)
-    : dataset_(std::move(dataset)), range_(range), packing_(packing), sequence_tokens_(sequence_tokens) {
+    : dataset_(std::move(dataset)), range_(range), rule_(rule), sequence_tokens_(sequence_tokens) {
   TRIREME_ASSERT(range.begin >= 0 && range.begin <= range.end && range.end <= dataset_->tokens(), "range [",
                  range.begin, ", ", range.end, ") of ", dataset_->tokens(), " tokens");
   TRIREME_ASSERT(sequence_tokens > 0, "rows of ", sequence_tokens, " tokens");
-  if (packing == Packing::concat || packing == Packing::documents)
-    find_windows();
-  else
+  if (rule.whole_documents())
     find_pieces(next_token_targets);
+  else
+    find_windows();
 }
 
 std::string PackedRows::range_text() const {
@@ -60,7 +106,7 @@ void PackedRows::leave_out_windows_of_prompts() {
         has_target[static_cast<size_t>(i)] = true;
     });
   };
-  if (packing_ == Packing::concat)
+  if (rule_.kind == Packing::concat)
     mark(range_);
   else
     dataset_->for_documents(range_, mark);
@@ -84,14 +130,21 @@ void PackedRows::find_pieces(bool next_token_targets) {
   if (pieces_.empty())
     throw DataError(cat(dataset_->path().string(), ": ", range_text(), " ", format_count(documents),
                         " documents, none of which has two tokens and so a target",
-                        dataset_->prompts().empty() ? "" : " outside its prompts"));
+                        dataset_->prompts().empty() ? "" : " outside its prompts",
+                        rule_.long_documents == LongDocuments::cut
+                            ? ""
+                            : cat(" in a row of ", format_count(sequence_tokens_),
+                                  " tokens with --long_documents ", name_of(rule_.long_documents),
+                                  ": give longer rows (--max_seq_length), or --long_documents cut")));
   count_ = std::ssize(pieces_);
-  if (packing_ == Packing::best_fit) pack_best_fit();
+  if (rule_.kind == Packing::best_fit) pack_best_fit();
 }
 
 void PackedRows::add_pieces(TokenSpan document, bool next_token_targets) {
-  for (int64_t begin = document.begin; begin < document.end; begin += sequence_tokens_) {
-    const TokenSpan piece{begin, std::min(begin + sequence_tokens_, document.end)};
+  const Pieces pieces = pieces_of(document.size(), rule_.long_documents, sequence_tokens_);
+  const int64_t kept_end = document.begin + pieces.whole * sequence_tokens_ + pieces.rest_tokens;
+  for (int64_t begin = document.begin; begin < kept_end; begin += sequence_tokens_) {
+    const TokenSpan piece{begin, std::min(begin + sequence_tokens_, kept_end)};
     const TokenSpan targets =
         next_token_targets ? TokenSpan{piece.begin + 1, std::min(piece.end + 1, document.end)} : piece;
     if (dataset_->prompts().tokens_in(targets) < targets.size()) pieces_.push_back(piece);
@@ -118,7 +171,7 @@ PackedRow PackedRows::row(int64_t index) const {
 PackedRow PackedRows::window(int64_t index) const {
   const int64_t begin = range_.begin + index * sequence_tokens_, end = begin + sequence_tokens_;
   PackedRow row{{{begin, end}}, true, std::nullopt};
-  if (packing_ == Packing::concat) return row;
+  if (rule_.kind == Packing::concat) return row;
   std::vector<int64_t> borders{0};
   const auto add_border = [&](int64_t border) {  // a document's begin, or the end of the last document
     if (border >= end) {

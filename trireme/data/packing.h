@@ -10,7 +10,8 @@
 //   best_fit     a a a a c c | b b b b b b | d d d d d .                 whole documents, packed (best_fit.h)
 //
 // A document that a window's border cuts begins anew after it. With none and best_fit a document longer than a
-// row is cut into pieces of S. A token's target is the next token of its document, even in the next window or
+// row is cut into pieces of S; or its first piece alone is kept, or none (LongDocuments). A token's target is the next
+// token of its document, even in the next window or
 // piece. The last token of a document has no target (with concat, its target is the next document's first
 // token). Each padding token (.) is a document of one token, so that no other token attends to it, and has no
 // target. Tokens of prompts (prompts.h) are no targets either. A piece without any target is in no row, nor is
@@ -41,6 +42,20 @@ constexpr auto enum_names(Packing) {
       {{concat, "concat"}, {documents, "documents"}, {none, "none"}, {best_fit, "best_fit"}});
 }
 
+// What becomes of a document longer than a row, with none and best_fit.
+enum class LongDocuments { cut, truncate, skip };
+constexpr auto enum_names(LongDocuments) {
+  using enum LongDocuments;
+  return std::to_array<EnumName<LongDocuments>>({{cut, "cut"}, {truncate, "truncate"}, {skip, "skip"}});
+}
+
+struct PackingRule {
+  Packing kind = Packing::documents;
+  LongDocuments long_documents = LongDocuments::cut;  // the others with none and best_fit only
+  // Rows hold documents from their beginning, not windows of the stream.
+  bool whole_documents() const { return kind == Packing::none || kind == Packing::best_fit; }
+};
+
 // One sample of S tokens.
 struct PackedRow {
   // Spans of the set's stream, one behind another, at most S tokens in all; padding follows.
@@ -52,17 +67,25 @@ struct PackedRow {
 
 // The most tokens of a set that see each other in a row that is long enough: its longest document; no limit
 // with concat, which crosses documents.
-int64_t longest_context_tokens(const IndexedDataset& dataset, Packing packing);
+int64_t longest_context_tokens(const IndexedDataset& dataset, PackingRule rule, int64_t sequence_tokens);
 
 // Tokens of the document, or its piece in a row, that a token of a set is in, on average; with concat, of a
 // row.
-int64_t mean_context_tokens(const IndexedDataset& dataset, Packing packing, int64_t sequence_tokens);
+int64_t mean_context_tokens(const IndexedDataset& dataset, PackingRule rule, int64_t sequence_tokens);
+
+// The documents of `range` that are longer than a row, among those that have tokens.
+struct LongDocumentsCount {
+  int64_t documents = 0, longer = 0;
+  int64_t longer_tokens = 0, longest_tokens = 0;
+};
+LongDocumentsCount count_long_documents(const IndexedDataset& dataset, TokenSpan range,
+                                        int64_t sequence_tokens);
 
 class PackedRows {
  public:
   // The rows of `range` of the set's stream. `next_token_targets`: the first token of a document is no target;
   // false for masked tokens, which are their own targets. Throws DataError when there is no row.
-  PackedRows(std::shared_ptr<const IndexedDataset> dataset, TokenSpan range, Packing packing,
+  PackedRows(std::shared_ptr<const IndexedDataset> dataset, TokenSpan range, PackingRule rule,
              int64_t sequence_tokens, bool next_token_targets);
 
   int64_t count() const { return count_; }
@@ -80,7 +103,7 @@ class PackedRows {
 
   std::shared_ptr<const IndexedDataset> dataset_;
   TokenSpan range_;
-  Packing packing_;
+  PackingRule rule_;
   int64_t sequence_tokens_ = 0;
   int64_t count_ = 0;
   // concat and documents, of a set with prompts: the windows that have a target.

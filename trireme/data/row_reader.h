@@ -21,7 +21,7 @@
 namespace trireme {
 
 struct LoaderOptions {
-  Packing packing = Packing::documents;
+  PackingRule packing;
   int64_t sequence_tokens = 0;     // S
   int64_t batch_size = 1;          // B, rows in one micro-batch of one data-parallel rank
   int64_t accumulation_steps = 1;  // micro-batches in one step

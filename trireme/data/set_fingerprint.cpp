@@ -133,6 +133,41 @@ void write_set_fingerprint(const fs::path& prefix, const SetOrigin& origin) {
   replace_file(set_fingerprint_file(prefix), json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
+void SharedOrigin::write(const fs::path& prefix, int64_t documents, int64_t tokens,
+                         int64_t prompt_tokens) const {
+  Json json = fingerprint_;
+  json.update({{"documents", documents}, {"tokens", tokens}, {"prompt_tokens", prompt_tokens}});
+  replace_file(set_fingerprint_file(prefix), json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+std::optional<SharedOrigin> shared_origin(const std::vector<fs::path>& prefixes) {
+  SharedOrigin shared;
+  fs::path first;
+  bool everywhere = true;
+  for (const fs::path& prefix : prefixes) {
+    const fs::path file = set_fingerprint_file(prefix);
+    everywhere = everywhere && is_name_taken(file);
+    if (!is_name_taken(file)) continue;
+    const Json made = read_json(file);
+    whole_number(made, "format", {1, 1}, file.string());
+    if (first.empty()) {
+      shared.fingerprint_ = made;
+      first = file;
+    }
+    const auto vocabulary = [](const Json& json, const fs::path& of) {
+      return std::pair(whole_number(json, "vocabulary", {}, of.string()),
+                       text_value(json, "vocabulary_sha256", of.string()));
+    };
+    if (vocabulary(made, file) != vocabulary(shared.fingerprint_, first))
+      throw ConfigError(
+          cat(file.string(), " and ", first.string(),
+              ": the sets were made with tokenizers of other tokens, so their ids mean different ones: make "
+              "both with one tokenizer"));
+  }
+  if (!everywhere) return std::nullopt;
+  return shared;
+}
+
 void check_set_fingerprint(const IndexedDataset& set, const fs::path& model_dir) {
   const fs::path file = set_fingerprint_file(set.path()), tokenizer = model_dir / "tokenizer.json";
   if (!is_name_taken(file)) return;

@@ -11,7 +11,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <vector>
 
+#include "trireme/base/json.h"
 #include "trireme/data/indexed_dataset.h"
 
 namespace trireme {
@@ -29,6 +31,20 @@ std::filesystem::path set_fingerprint_file(const std::filesystem::path& prefix);
 std::optional<std::filesystem::path> set_with_file(const std::filesystem::path& file);
 // Replaces an existing file. Throws DataError.
 void write_set_fingerprint(const std::filesystem::path& prefix, const SetOrigin& origin);
+
+// What sets that are mixed have in common.
+class SharedOrigin {
+ public:
+  // Of a set made of theirs. Throws DataError.
+  void write(const std::filesystem::path& prefix, int64_t documents, int64_t tokens,
+             int64_t prompt_tokens) const;
+
+ private:
+  friend std::optional<SharedOrigin> shared_origin(const std::vector<std::filesystem::path>& prefixes);
+  Json fingerprint_;
+};
+// nullopt where a set has no fingerprint. Throws ConfigError where two say that their ids mean other tokens.
+std::optional<SharedOrigin> shared_origin(const std::vector<std::filesystem::path>& prefixes);
 
 // If the set has a fingerprint, it must be that of as many documents, tokens and prompts' tokens. If
 // `model_dir` has a tokenizer.json as well, the set's ids must mean the same tokens in both; the model may

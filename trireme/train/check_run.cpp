@@ -43,7 +43,7 @@ StagePlan plan_run(const TrainOptions& options, const ModelConfig& config, const
       check_degrees(engine.ulysses, engine.ring, world.size());
       check_engine_options(engine);
       check_heads(engine, config);
-      check_packing(of_stage.samples.packing, engine);
+      check_packing(of_stage.samples.packing.kind, engine);
       engine.rope = pinned(engine.rope, plan.configs.empty() ? config : plan.configs.back());
       plan.configs.push_back(with_rope(config, engine.rope));
     } catch (const ConfigError& error) {

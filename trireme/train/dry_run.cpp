@@ -24,7 +24,7 @@ constexpr int64_t kMostTries = 20;  // steps that fp16's loss scale makes idle a
 // Two documents a sample, or as many as a table of positions needs; none where attention crosses documents.
 std::vector<Documents> documents_of_sample(const TrainOptions& options, const ModelConfig& config,
                                            int64_t tokens) {
-  if (options.samples.packing == Packing::concat) return {};
+  if (options.samples.packing.kind == Packing::concat) return {};
   const int64_t reach = config.rotates ? tokens : config.max_position_embeddings;
   const int64_t of_one = std::clamp<int64_t>((tokens + 1) / 2, 1, std::max<int64_t>(1, reach));
   std::vector<int64_t> ends{0};
@@ -136,7 +136,7 @@ DryRun dry_run(World& world, const TrainOptions& asked) {
   run.samples = options.per_device_train_batch_size;
   run.micro_batches = std::min<int64_t>(2, options.gradient_accumulation_steps);
   // The data, which has the longest document, is not read.
-  check_stage(plan, stage, options.samples.packing == Packing::concat ? run.sequence_tokens : 0, world);
+  check_stage(plan, stage, options.samples.packing.kind == Packing::concat ? run.sequence_tokens : 0, world);
   run.nearest_keys = nearest_keys_of_dry_run(options.engine, of_folder);
   options.engine.nearest_keys = run.nearest_keys;
   const int64_t room_bytes = memory_room_bytes(options.engine, world.identity());

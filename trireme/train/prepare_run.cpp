@@ -46,20 +46,20 @@ void RunInProgress::prepare_stages(const ModelConfig& config) {
     const TrainingData& data = data_of(stage);
     const PackedLoader steps(data.train.set, data.train.range, loader_options(stage));
     if (data.held_out) EvaluationLoader(data.held_out->set, data.held_out->range, loader_options(stage));
-    report_prompts(stage);
+    report_samples(stage);
   }
 }
 
 // Every rank reads the index, so that a disk that fails ends all of them.
-void RunInProgress::report_prompts(int stage) {
+void RunInProgress::report_samples(int stage) {
   const TrainingData& data = data_of(stage);
   const int64_t tokens = plan_.stages[static_cast<size_t>(stage)].sequence_tokens;
   const std::string of_stage = plan_.count() == 1 ? "" : cat("stage ", stage + 1, ": ");
-  const std::string train = prompts_text(data.train, options_.samples.packing, tokens);
-  if (!train.empty()) note(of_stage + train);
+  for (const std::string& text : sample_notes(data.train, options_.samples.packing, tokens))
+    note(of_stage + text);
   if (!data.held_out || data.held_out->set == data.train.set) return;
-  const std::string held_out = prompts_text(*data.held_out, options_.samples.packing, tokens);
-  if (!held_out.empty()) note(cat(of_stage, "--eval_file: ", held_out));
+  for (const std::string& text : sample_notes(*data.held_out, options_.samples.packing, tokens))
+    note(cat(of_stage, "--eval_file: ", text));
 }
 
 EngineOptions RunInProgress::engine_options(int stage) const {
@@ -71,7 +71,8 @@ EngineOptions RunInProgress::engine_options(int stage) const {
 int64_t RunInProgress::longest_context_tokens(int stage) const {
   const TrainingData& data = data_of(stage);
   const auto longest = [&](const IndexedDataset& set) {
-    return trireme::longest_context_tokens(set, options_.samples.packing);
+    return trireme::longest_context_tokens(set, options_.samples.packing,
+                                           plan_.stages[static_cast<size_t>(stage)].sequence_tokens);
   };
   const int64_t of_training = longest(*data.train.set);
   if (!data.held_out || data.held_out->set == data.train.set) return of_training;

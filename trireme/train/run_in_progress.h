@@ -52,7 +52,7 @@ class RunInProgress {
   void prepare();
   void look_at_data(const ModelConfig& config);
   void prepare_stages(const ModelConfig& config);
-  void report_prompts(int stage);
+  void report_samples(int stage);
   // Reads the checkpoint's small files and decides which options of this run may differ; changes no file.
   void compare_with_checkpoint(const ModelConfig& config);
   // From here on the run asks for these adapters by themselves: the folder of --adapter may go.

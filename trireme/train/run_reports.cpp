@@ -129,7 +129,7 @@ bool RunInProgress::evaluate() {
   Json record = result.to_json();
   record["eval_loss"] = result.loss();
   record["step"] = steps_done_;
-  record["packing"] = name_of(options_.samples.packing);
+  record["packing"] = name_of(options_.samples.packing.kind);
   record.erase("loss");
   keep(record);
   note(cat("step ", steps_done_, "  held-out loss ", format_fixed(result.loss(), 4), " at length ",
@@ -152,7 +152,7 @@ void RunInProgress::report_step(StepRecord& record, const StepResult& result, co
   record.epoch = loader_->epochs_done();
   record.stage = stage_;
   record.sequence_tokens = stage().sequence_tokens;
-  record.packing = name_of(options_.samples.packing);
+  record.packing = name_of(options_.samples.packing.kind);
   record.target_tokens = result.target_tokens;
   record.loss = result.loss;
   record.gradient_norm = result.gradient_norm;

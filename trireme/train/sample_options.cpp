@@ -48,9 +48,14 @@ void list_sample_options(OptionList& list, SampleOptions& o) {
   list.flag("append_eos", o.append_eos, "an end-of-text token after each document of text")
       .on_resume(ResumeRule::by_content);
   list.flag("no_append_eos", o.append_eos, false, "the same as --append_eos false").not_in_config();
-  list.choice("packing", o.packing,
+  list.choice("packing", o.packing.kind,
               "documents: attention stays within each; concat: it crosses them; none: a document a sample, "
               "padded; best_fit: whole documents, as many as fit a sample")
+      .on_resume(ResumeRule::same_order);
+  list.choice("long_documents", o.packing.long_documents,
+              "with --packing none and best_fit, of a document longer than a sample: cut: into several; "
+              "truncate: "
+              "its beginning stays; skip: it is left out")
       .on_resume(ResumeRule::same_order);
   list.count("max_seq_length", o.max_seq_length, from_to(1, kMostTokens), "tokens of a sample; takes 16k")
       .on_resume(ResumeRule::by_content);
@@ -63,6 +68,10 @@ void list_sample_options(OptionList& list, SampleOptions& o) {
 SampleOptions resolve_samples(const SampleOptions& options, const ModelConfig& config,
                               const fs::path& model_dir) {
   SampleOptions resolved = options;
+  if (options.packing.long_documents != LongDocuments::cut && !options.packing.whole_documents())
+    throw ConfigError(cat("--long_documents ", name_of(options.packing.long_documents),
+                          " needs --packing best_fit or none; --packing ", name_of(options.packing.kind),
+                          " fills each sample to its end, so that any document may be cut there"));
   if (config.shifts_labels()) {
     refuse_for_decoder(options.mlm_probability.has_value(), "mlm_probability");
     refuse_for_decoder(options.mask_token_id.has_value(), "mask_token_id");

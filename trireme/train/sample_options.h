@@ -17,7 +17,7 @@ struct SampleOptions {
   std::string text_field = "text";  // of .jsonl documents
   OnBadRecord on_bad_record = OnBadRecord::stop;
   bool append_eos = true;  // after each document of text
-  Packing packing = Packing::documents;
+  PackingRule packing;
   int64_t max_seq_length = 1024;
   // Of encoders, whose loss is that of masked tokens.
   std::optional<double> mlm_probability = std::nullopt;  // none: 0.15

@@ -137,7 +137,7 @@ StageDefaults stage_defaults(const TrainOptions& o) {
 PlannedBatch planned_batch(const TrainOptions& o, int64_t sequence_tokens) {
   return {.samples = o.per_device_train_batch_size,
           .tokens = sequence_tokens,
-          .packed = o.samples.packing != Packing::concat,
+          .packed = o.samples.packing.kind != Packing::concat,
           .micro_batches = o.gradient_accumulation_steps};
 }
 

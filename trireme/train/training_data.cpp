@@ -178,26 +178,43 @@ TrainingData open_training_data(const DataSources& sources, double validation_sp
   return data;
 }
 
-void plan_with_documents(EngineOptions& engine, const TokenSource& train, Packing packing) {
+void plan_with_documents(EngineOptions& engine, const TokenSource& train, PackingRule packing) {
   PlannedBatch& batch = engine.planned_batch;
   if (engine.recompute == Recompute::automatic)
     batch.document_tokens = mean_context_tokens(*train.set, packing, batch.tokens);
 }
 
-std::string prompts_text(const TokenSource& tokens, Packing packing, int64_t sequence_tokens) {
+std::vector<std::string> sample_notes(const TokenSource& tokens, PackingRule packing,
+                                      int64_t sequence_tokens) {
+  std::vector<std::string> notes;
   const IndexedDataset& set = *tokens.set;
-  if (set.prompts().empty()) return "";
-  std::string text = cat("prompts: ", format_count(set.prompts().tokens_in(tokens.range)), " of ",
-                         format_count(tokens.range.size()), " tokens are read and not predicted");
-  if (packing == Packing::concat || packing == Packing::documents)
-    return cat(text,
-               "; warning: a document that a sample's end cuts goes on without its prompt with --packing ",
-               name_of(packing), "; best_fit keeps documents whole");
-  if (const int64_t longest = set.longest_document(); longest > sequence_tokens)
-    return cat(text, "; warning: documents longer than a sample of ", format_count(sequence_tokens),
-               " are cut, and their answers lose their prompts: the longest has ", format_count(longest),
-               " tokens");
-  return text;
+  const bool prompts = !set.prompts().empty();
+  if (prompts) {
+    notes.push_back(cat("prompts: ", format_count(set.prompts().tokens_in(tokens.range)), " of ",
+                        format_count(tokens.range.size()), " tokens are read and not predicted"));
+    if (!packing.whole_documents())
+      notes.back() +=
+          cat("; warning: a document that a sample's end cuts goes on without its prompt with --packing ",
+              name_of(packing.kind), "; best_fit keeps documents whole");
+  }
+  if (!packing.whole_documents()) return notes;
+  const LongDocumentsCount count = count_long_documents(set, tokens.range, sequence_tokens);
+  if (count.longer == 0) return notes;
+  const bool cut = packing.long_documents == LongDocuments::cut;
+  const auto what_becomes = [&] {
+    if (packing.long_documents == LongDocuments::skip) return "they are left out";
+    return cut ? "each is cut into several" : "only the beginning of each is read";
+  };
+  notes.push_back(
+      cat(prompts && cut ? "warning: " : "", format_count(count.longer), " of ",
+          format_count(count.documents), " documents (",
+          format_percent(static_cast<double>(count.longer_tokens) / static_cast<double>(tokens.range.size())),
+          " of the tokens) are longer than a sample of ", format_count(sequence_tokens),
+          " tokens, the longest has ", format_count(count.longest_tokens), ": ", what_becomes(),
+          prompts && cut ? ", and its answers lose their prompts; --long_documents skip leaves such "
+                           "documents out"
+                         : ""));
+  return notes;
 }
 
 }  // namespace trireme

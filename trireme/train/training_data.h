@@ -66,10 +66,11 @@ TrainingData open_training_data(const DataSources& sources, double validation_sp
 
 // Writes the planned batch's document_tokens, which --recompute auto alone reads: the lengths of all documents
 // of the set are read for it.
-void plan_with_documents(EngineOptions& engine, const TokenSource& train, Packing packing);
+void plan_with_documents(EngineOptions& engine, const TokenSource& train, PackingRule packing);
 
-// For people: how much of a set is prompts, and where samples of this length cut answers off from theirs.
-// Empty of a set without prompts. Not collective.
-std::string prompts_text(const TokenSource& tokens, Packing packing, int64_t sequence_tokens);
+// For people: how much of a set is prompts, which documents are longer than a sample, and where answers lose
+// their prompts. The lengths of all documents are read. Not collective.
+std::vector<std::string> sample_notes(const TokenSource& tokens, PackingRule packing,
+                                      int64_t sequence_tokens);
 
 }  // namespace trireme

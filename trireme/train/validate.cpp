@@ -86,9 +86,11 @@ void Validator::prepare() {
                          ? how_.sequence_tokens
                          : std::min(kSmokeTokens, plan.stages[static_cast<size_t>(longest)].sequence_tokens);
   open_data(config);
-  const int64_t longest_tokens = longest_context_tokens(*data_.set, options_.samples.packing);
-  for (size_t stage = 0; stage < plan.stages.size(); ++stage)
-    check_positions_reach(plan.stages[stage].sequence_tokens, plan.configs[stage], longest_tokens);
+  for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
+    const int64_t tokens = plan.stages[stage].sequence_tokens;
+    check_positions_reach(tokens, plan.configs[stage],
+                          longest_context_tokens(*data_.set, options_.samples.packing, tokens));
+  }
 }
 
 void Validator::open_data(const ModelConfig& config) {
