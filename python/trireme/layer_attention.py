@@ -12,7 +12,8 @@ from .model_calls import SEQUENCE_KEYWORD, ModelCalls
 from .sequence_of_call import of_a_call
 from .transformers_mask import SeenKeys, read_mask_function
 
-_numbers = itertools.count()  # of names in the AttentionInterface
+NAME_OF_ATTENTION = "trireme_"  # in the AttentionInterface; a number follows
+_numbers = itertools.count()
 
 # What layers hand to attention and Trireme may ignore: it is in the mask, or about other things than attention.
 _IGNORED = {
@@ -30,7 +31,7 @@ class LayerAttention:
     """The functions that one `with` block registers, under a name of its own."""
 
     def __init__(self, calls: ModelCalls):
-        self.name = f"trireme_{next(_numbers)}"
+        self.name = f"{NAME_OF_ATTENTION}{next(_numbers)}"
         self.calls = calls
         self.layers_seen = 0
 

@@ -44,11 +44,20 @@ class ModelCalls:
         self.counts_by_mask = False  # positions of the model, beside padding on the left
         self.gives_sequence = False  # as SEQUENCE_KEYWORD, to layers that mix tokens without attention
         self.weights = WatchedWeights()
+        self.attention_name = ""  # in the model's configuration while the block lasts
         self._told_beyond = False
         self.probing = False  # the call is of whole samples on this rank alone, by attention that mixes no tokens
         self.sequence: Optional[SequenceOfCall] = None  # of the call that runs
         self._images = False  # the call has some: the model around the language model gets the whole batch
         self._mask_shard: Optional[torch.Tensor] = None  # what the body gets, where its head wants the whole mask
+
+    def __deepcopy__(self, _memo):
+        raise ConfigError(
+            "trireme.parallelize: the model was copied within the block (copy.deepcopy, an average of weights, pickle), and the copy would hold what is "
+            "undone at its end: copy it before"
+        )
+
+    __reduce_ex__ = __deepcopy__
 
     def hook(self, undo: contextlib.ExitStack) -> None:
         body = self.model.base_model
@@ -125,6 +134,11 @@ class ModelCalls:
             raise ConfigError(
                 "trireme.parallelize: got NEFTune, whose noise is drawn by the tokens of a call, and these are a shard's: it is refused; leave "
                 "neftune_noise_alpha out"
+            )
+        if (chosen := self.model.config.get_text_config()._attn_implementation) != self.attention_name:
+            raise ConfigError(
+                f"trireme.parallelize: within the block the model's attention was set to {chosen!r}, which sees this rank's tokens alone: choose it "
+                "before the block, or not at all"
             )
         wrong = [name for name in _REFUSED if torch.is_tensor(given.get(name)) or given.get(name)]
         if wrong:

@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from .errors import ConfigError
 from .gated_delta_net import share_delta_nets
 from .image_batches import language_model_in
-from .layer_attention import LayerAttention
+from .layer_attention import NAME_OF_ATTENTION, LayerAttention
 from .model_calls import ModelCalls
 from .model_in_use import called_for, pretrained_model_in, vocabulary_of
 from .rotary import see_longest_position
@@ -50,7 +50,8 @@ def parallelize(
         ``attention_mask`` [B, s] for padding at a sample's ends. Take the loss by trireme.loss; labels are refused.
         True: it takes the whole batch [B, S], the same on every rank, with ``labels`` and ``num_items_in_batch`` as any
         loop gives them, and returns what the model alone would: the loss of all tokens (then no logits, which
-        would be [B, S, V] on every rank), or without labels the logits of all tokens.
+        would be [B, S, V] on every rank), or without labels the logits of all tokens. What the caller adds to the loss beside
+        the model (a head of its own, a penalty on weights) every rank has whole: divide it by group.size() where gradients are summed.
     averaged_over: over how many ranks of the group gradients are averaged afterwards: its size under DDP, FSDP or ZeRO;
         1 where they are summed (trireme.sum_gradients). With shards it is about a router's loss alone; trireme.loss has its own.
 
@@ -63,6 +64,9 @@ def parallelize(
     shared = sequence_group(group)
     if whole_batches and averaged_over == 1 and shared.size > 1:
         _refuse_unsaid_average(model, shared)
+        _refuse_head_of_its_own(model, target)
+    if not whole_batches:
+        _refuse_prompts_of_each_shard(model)
     with over_ranks(model, ModelCalls(target, shared, averaged_over, whole_batches)) as refuse_what_differs:
         refuse_what_differs()
         yield model
@@ -72,6 +76,8 @@ def parallelize(
 def over_ranks(model: torch.nn.Module, calls: ModelCalls) -> Iterator[Callable[[], None]]:
     """The same for a model whose calls are given. Yields what looks at it, by running it: to be called once it can run."""
     target = calls.model
+    if str(target.config._attn_implementation).startswith(NAME_OF_ATTENTION):
+        raise ConfigError("trireme.parallelize: the model is in such a block already: leave one of them out")
     if any(getattr(part, "is_encoder_decoder", False) for part in _configs(target.config)):
         raise ConfigError("trireme.parallelize: an encoder-decoder attends across two sequences: it is refused")
     vocabulary = vocabulary_of(target)
@@ -86,6 +92,7 @@ def over_ranks(model: torch.nn.Module, calls: ModelCalls) -> Iterator[Callable[[
     with contextlib.ExitStack() as undo:
         _register(attention, undo)
         _use(model, target, attention.name, undo)
+        calls.attention_name = attention.name
         calls.hook(undo)
         share_delta_nets(calls, undo)
         see_longest_position(target, calls.longest_position, undo)
@@ -135,6 +142,31 @@ def _refuse_unsaid_average(model: torch.nn.Module, shared: SequenceGroup) -> Non
             )
 
 
+def _refuse_head_of_its_own(model: torch.nn.Module, target: torch.nn.Module) -> None:
+    """Each rank has the whole gradient of what follows the model, and only its tokens' of the model; prompts of PEFT come before it."""
+    known = {id(parameter) for parameter in target.parameters()}
+    for module in model.modules():
+        if isinstance(getattr(module, "peft_config", None), dict):
+            known.update(id(parameter) for parameter in module.parameters())
+    outside = [name for name, parameter in model.named_parameters() if parameter.requires_grad and id(parameter) not in known]
+    if outside:
+        raise ConfigError(
+            f"trireme.parallelize: got {outside[0]}, a trained parameter outside the {type(target).__name__}, with whole_batches=True and "
+            "averaged_over=1: every rank has its whole gradient, and a sum over ranks would count it several times. Average gradients over the group "
+            "and give averaged_over, as under DDP, or give parallelize the inner model, and divide the head's part of the loss by the group's size"
+        )
+
+
+def _refuse_prompts_of_each_shard(model: torch.nn.Module) -> None:
+    for module in model.modules():
+        adapters = getattr(module, "peft_config", None)
+        if isinstance(adapters, dict) and any(getattr(adapter, "is_prompt_learning", False) for adapter in adapters.values()):
+            raise ConfigError(
+                f"trireme.parallelize: got a {type(module).__name__} with prompt tuning, which would put its tokens before each rank's shard: give "
+                "whole batches (whole_batches=True)"
+            )
+
+
 def _configs(config):
     yield config
     for value in vars(config).values():
@@ -163,7 +195,18 @@ def _use(model: torch.nn.Module, target: torch.nn.Module, name: str, undo: conte
         if language_model is not None and module not in inside and language_model not in module.modules():
             continue
         own = copy.deepcopy(config, memo)
-        for part in _configs(own) if language_model is None else (own, own.get_text_config()):
+        parts = list(_configs(own)) if language_model is None else [own, own.get_text_config()]
+        undo.callback(_put_back, module, config, own, dict(own.__dict__))
+        for part in parts:
+            if part._attn_implementation_internal != name:  # models that are made of the copy outlive the block
+                undo.callback(setattr, part, "_attn_implementation_internal", part._attn_implementation_internal)
             part._attn_implementation_internal = name
         module.config = own
-        undo.callback(setattr, module, "config", config)
+
+
+def _put_back(module: torch.nn.Module, config, own, before: dict) -> None:
+    """The module's own configuration, with what was changed while the block lasted (resize_token_embeddings)."""
+    for name, value in own.__dict__.items():
+        if name != "_attn_implementation_internal" and not hasattr(value, "_attn_implementation") and before.get(name, before) != value:
+            config.__dict__[name] = value
+    module.config = config

@@ -53,7 +53,10 @@ class SequenceOfCall:
 def of_a_call(sequence: Optional[SequenceOfCall]) -> SequenceOfCall:
     """What a layer was given; it has none where it runs outside a call of the model."""
     if sequence is None:
-        raise ConfigError("trireme.parallelize: a part of the model was called by itself; call the model that was given")
+        raise ConfigError(
+            "trireme.parallelize: a part of the model was called by itself, or its forward without its hooks (model.forward, AdaLoRA); "
+            "call the model that was given"
+        )
     return sequence
 
 

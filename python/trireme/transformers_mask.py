@@ -12,6 +12,10 @@ from typing import Any, Callable, Iterator, Optional
 from .errors import ConfigError
 
 
+class NoSuchMask(ConfigError, AttributeError):
+    """Of what is asked of a mask that is no tensor; hasattr answers as ever."""
+
+
 @dataclasses.dataclass(frozen=True)
 class SeenKeys:
     """The mask of some layers for one forward pass; it travels through the layers as their `attention_mask`."""
@@ -28,6 +32,18 @@ class SeenKeys:
         raise ConfigError(
             f"trireme.parallelize: {self.model} reads its mask outside its attention (an indexer that chooses keys, as DeepSeek-V3.2's): it is refused"
         )
+
+
+    def __getattr__(self, name):
+        raise NoSuchMask(
+            f"trireme.parallelize: {self.__dict__.get('model')} asks its mask for {name}: its attention does not go through transformers' "
+            "AttentionInterface, so it is refused"
+        )
+
+    def __add__(self, _scores):
+        return self.__getattr__("a sum with scores")
+
+    __radd__ = __add__
 
 
 # By qualified name in transformers.masking_utils.

@@ -10,6 +10,7 @@ joined value is this rank's slice: what each rank backpropagates sums over the g
 from __future__ import annotations
 
 import contextlib
+import warnings
 from typing import Any, Iterator, Optional
 
 import torch
@@ -35,6 +36,7 @@ class WholeBatches:
         self.shared = shared
         self.averaged_over = averaged_over
         self.logits_beside_loss = False  # logits [B, S, V] of all tokens also where the call gave labels
+        self._told_of_padding = False
         self._shifted = False  # the call gave shift_labels
         self._num_targets = None
         self._losses = 0  # taken in the call that runs
@@ -67,6 +69,7 @@ class WholeBatches:
         sequence, mask = sequence_of_whole(self.shared, given, weights)
         self._check_borders(borders.get("cu_seq_lens_q"), sequence)
         labels = given.pop("labels", None)
+        self._tell_of_padding(given.get("shift_labels") if labels is None else labels, mask)
         if labels is not None and not self._shifted:
             # shard moves "labels" by one token, "shift_labels" by none
             given["labels" if self._next_token() else "shift_labels"] = labels
@@ -80,6 +83,19 @@ class WholeBatches:
         if labels is not None:
             given["labels"] = given["shift_labels"] if self._next_token() else given.pop("shift_labels")
         return given, sequence, mask if "attention_mask" in given and not images else None
+
+    def _tell_of_padding(self, labels: Optional[torch.Tensor], mask: Optional[torch.Tensor]) -> None:
+        """Once. What a padding token sees differs between attention kernels, and so would a loss that counts it."""
+        if self._told_of_padding or labels is None or mask is None or self.shared.rank != 0:
+            return
+        padding = mask == 0
+        if bool((padding[:, 1:] & padding[:, :-1] & (labels[:, 1:] != -100)).any()):
+            self._told_of_padding = True
+            warnings.warn(
+                "trireme.parallelize: got labels of padding tokens that are not -100. Padding tokens see other tokens here than in transformers, whose "
+                "kernels differ in it too, and the loss counts them: set their labels to -100",
+                stacklevel=2,
+            )
 
     def _next_token(self) -> bool:
         """Whether the model's labels are those of the next token; of the token itself, if not."""
