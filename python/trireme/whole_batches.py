@@ -86,7 +86,7 @@ class WholeBatches:
 
     def _tell_of_padding(self, labels: Optional[torch.Tensor], mask: Optional[torch.Tensor]) -> None:
         """Once. What a padding token sees differs between attention kernels, and so would a loss that counts it."""
-        if self._told_of_padding or labels is None or mask is None or self.shared.rank != 0:
+        if self._told_of_padding or mask is None or self.shared.rank != 0 or not torch.is_tensor(labels) or labels.dim() != 2:
             return
         padding = mask == 0
         if bool((padding[:, 1:] & padding[:, :-1] & (labels[:, 1:] != -100)).any()):
