@@ -72,9 +72,9 @@ class FusedLogits(torch.Tensor):
         self = next((value for value in (*args, *kwargs.values()) if isinstance(value, cls)), None)
         with torch._C.DisableTorchFunctionSubclass():
             answer = self._answer(name, func, args, kwargs) if self is not None else NotImplemented
-        if answer is NotImplemented and torch._guards.TracingContext.try_get() is not None:
-            raise ConfigError(COMPILED_WHOLE)
         if answer is NotImplemented:
+            if torch._guards.TracingContext.try_get() is not None:
+                raise ConfigError(COMPILED_WHOLE)
             raise ConfigError(
                 f"trireme.fused_loss: the logits are asked for {name}, and there are none: only a scale, a cap by tanh and the "
                 "cross entropy of all tokens are known between the head and the loss; the model is refused"

@@ -112,8 +112,10 @@ class ModelCalls:
 
     def _tell_beyond_positions(self) -> None:
         """Once: a model that was never stretched computes numbers there too, of positions that it has never seen."""
+        if self._told_beyond or self.shared.rank != 0:
+            return
         reach = reach_of_positions(self.model.config.get_text_config())
-        if self._told_beyond or self.shared.rank != 0 or reach is None or self.sequence.longest_position < reach:
+        if reach is None or self.sequence.longest_position < reach:
             return
         self._told_beyond = True
         warnings.warn(

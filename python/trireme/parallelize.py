@@ -145,9 +145,8 @@ def _refuse_unsaid_average(model: torch.nn.Module, shared: SequenceGroup) -> Non
 def _refuse_head_of_its_own(model: torch.nn.Module, target: torch.nn.Module) -> None:
     """Each rank has the whole gradient of what follows the model, and only its tokens' of the model; prompts of PEFT come before it."""
     known = {id(parameter) for parameter in target.parameters()}
-    for module in model.modules():
-        if isinstance(getattr(module, "peft_config", None), dict):
-            known.update(id(parameter) for parameter in module.parameters())
+    for adapted, _adapters in _peft_models_in(model):
+        known.update(id(parameter) for parameter in adapted.parameters())
     outside = [name for name, parameter in model.named_parameters() if parameter.requires_grad and id(parameter) not in known]
     if outside:
         raise ConfigError(
@@ -158,13 +157,19 @@ def _refuse_head_of_its_own(model: torch.nn.Module, target: torch.nn.Module) -> 
 
 
 def _refuse_prompts_of_each_shard(model: torch.nn.Module) -> None:
-    for module in model.modules():
-        adapters = getattr(module, "peft_config", None)
-        if isinstance(adapters, dict) and any(getattr(adapter, "is_prompt_learning", False) for adapter in adapters.values()):
+    for adapted, adapters in _peft_models_in(model):
+        if any(getattr(adapter, "is_prompt_learning", False) for adapter in adapters.values()):
             raise ConfigError(
-                f"trireme.parallelize: got a {type(module).__name__} with prompt tuning, which would put its tokens before each rank's shard: give "
+                f"trireme.parallelize: got a {type(adapted).__name__} with prompt tuning, which would put its tokens before each rank's shard: give "
                 "whole batches (whole_batches=True)"
             )
+
+
+def _peft_models_in(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, dict]]:
+    """With the configurations of their adapters."""
+    for module in model.modules():
+        if isinstance(adapters := getattr(module, "peft_config", None), dict):
+            yield module, adapters
 
 
 def _configs(config):

@@ -7,7 +7,7 @@ nobody summed before the optimizer's step. Parameters that are sharded (FSDP, Ze
 from __future__ import annotations
 
 import weakref
-from typing import Optional, Sequence
+from typing import Iterator, Optional, Sequence
 
 import torch
 import torch.distributed as dist
@@ -33,15 +33,20 @@ def refuse_other_weights(model: torch.nn.Module, shared: SequenceGroup) -> None:
         raise ConfigError("trireme.parallelize: the model has other parameters on one rank than on another; expected the same on all")
     if not whole:
         return
-    ranks = [part.tolist() for part in shared.all_gather(torch.stack([_checksum_of(parameter, device) for parameter in whole.values()]))]
+    for rank, different in differences({name: _checksum_of(parameter, device) for name, parameter in whole.items()}, shared):
+        raise ConfigError(
+            f"trireme.parallelize: {_few(different)} of rank {rank} of the group differ from those of rank 0: ranks that share a sample hold "
+            "the same weights. Load or draw them alike (one seed before the model and before an adapter is made), and before each "
+            "optimizer.step() call trireme.sum_gradients, or wrap the model in DDP, FSDP or DeepSpeed over all ranks of the group"
+        )
+
+
+def differences(checksums: dict[str, torch.Tensor], shared: SequenceGroup) -> Iterator[tuple[int, list[str]]]:
+    """Collective. The names whose checksums on a rank are not those of rank 0, of each rank that has such."""
+    ranks = [part.tolist() for part in shared.all_gather(torch.stack(list(checksums.values())))]
     for rank, theirs in enumerate(ranks):
-        different = [name for name, first, other in zip(whole, ranks[0], theirs) if first != other]
-        if different:
-            raise ConfigError(
-                f"trireme.parallelize: {_few(different)} of rank {rank} of the group differ from those of rank 0: ranks that share a sample hold "
-                "the same weights. Load or draw them alike (one seed before the model and before an adapter is made), and before each "
-                "optimizer.step() call trireme.sum_gradients, or wrap the model in DDP, FSDP or DeepSpeed over all ranks of the group"
-            )
+        if different := [name for name, first, other in zip(checksums, ranks[0], theirs) if first != other]:
+            yield rank, different
 
 
 class WatchedWeights:

@@ -7,7 +7,7 @@ ranges are known here by name; any other is refused by its name, so that no mode
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator, NoReturn, Optional
 
 from .errors import ConfigError
 
@@ -33,17 +33,19 @@ class SeenKeys:
             f"trireme.parallelize: {self.model} reads its mask outside its attention (an indexer that chooses keys, as DeepSeek-V3.2's): it is refused"
         )
 
-
     def __getattr__(self, name):
-        raise NoSuchMask(
-            f"trireme.parallelize: {self.__dict__.get('model')} asks its mask for {name}: its attention does not go through transformers' "
-            "AttentionInterface, so it is refused"
-        )
+        self._refuse(name)
 
     def __add__(self, _scores):
-        return self.__getattr__("a sum with scores")
+        self._refuse("a sum with scores")
 
     __radd__ = __add__
+
+    def _refuse(self, asked: str) -> NoReturn:
+        raise NoSuchMask(
+            f"trireme.parallelize: {self.__dict__.get('model')} asks its mask for {asked}: its attention does not go through transformers' "
+            "AttentionInterface, so it is refused"
+        )
 
 
 # By qualified name in transformers.masking_utils.

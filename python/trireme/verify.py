@@ -18,12 +18,13 @@ from typing import Any, Mapping, Optional, Sequence
 import torch
 import torch.distributed as dist
 
-from .batch import shard
+from .batch import checksum, shard
 from .errors import ConfigError
 from .gated_delta_net import delta_nets_in
 from .image_batches import has_images
 from .loss import loss as loss_of_shards
 from .parallelize import parallelize
+from .same_weights import differences
 from .sequence_group import Group, SequenceGroup, sequence_group
 from .verify_result import GradientError, VerifyResult
 
@@ -108,26 +109,16 @@ def _check(model: torch.nn.Module, batch: Mapping[str, Any], shared: SequenceGro
 
 
 def _refuse_difference(tensors: dict[str, torch.Tensor], shared: SequenceGroup) -> None:
-    """Collective. By a weighted sum of each tensor's entries, which is the same on all ranks, to the last bit."""
+    """Collective. By a checksum of each tensor's bits."""
     shapes = zlib.crc32(repr([(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]).encode())
     device = next(iter(tensors.values())).device
     if len({int(part) for part in shared.all_gather(torch.tensor(shapes, device=device))}) > 1:
         raise ConfigError("trireme.verify: names, shapes or dtypes of the batch or the weights differ between ranks; expected the same")
-    ranks = [part.tolist() for part in shared.all_gather(torch.stack([_sum(tensor).to(device) for tensor in tensors.values()]))]
-    for rank, theirs in enumerate(ranks):
-        for name, first, other in zip(tensors, ranks[0], theirs):
-            if first != other and not (math.isnan(first) and math.isnan(other)):
-                raise ConfigError(
-                    f"trireme.verify: {name} of rank {rank} is not that of rank 0; expected the same weights and the same whole "
-                    "batch on every rank that shares a sample"
-                )
-
-
-def _sum(tensor: torch.Tensor) -> torch.Tensor:
-    total = torch.zeros((), dtype=torch.float64, device=tensor.device)
-    for piece in tensor.detach().flatten().split(1 << 24):
-        total += torch.dot(piece.double(), torch.linspace(1, 2, len(piece), dtype=torch.float64, device=tensor.device))
-    return total
+    for rank, different in differences({name: checksum(tensor).to(device) for name, tensor in tensors.items()}, shared):
+        raise ConfigError(
+            f"trireme.verify: {different[0]} of rank {rank} is not that of rank 0; expected the same weights and the same whole "
+            "batch on every rank that shares a sample"
+        )
 
 
 def _over_ranks(

@@ -241,8 +241,7 @@ const std::vector<ForeignProgram>& foreign_programs() {
             "--keep_mlp_fraction and --checkpoint_every"},
            {{"data_path", "train_data_path"},
             "--train_file takes the PREFIX of PREFIX.bin and PREFIX.idx; trireme mix makes one set of "
-            "several, each "
-            "with a weight"},
+            "several, each with a weight"},
            {{"mix_strategy", "interleave_probs", "dataset_mixer", "data_mix"},
             "trireme mix --set A:0.7 --set B:0.3 makes one set of several, each with its share of the "
             "tokens"},

@@ -104,7 +104,7 @@ MixReport mix_sets(const std::vector<SourceOfMix>& sources, const std::filesyste
     all.emplace_back(source, options.seed + all.size());
     prefixes.push_back(source.prefix);
   }
-  const std::optional<SharedOrigin> origin = shared_origin(prefixes);
+  const std::optional<Json> fingerprint = shared_fingerprint(prefixes);
   IndexedDatasetWriter writer(prefix, vocabulary_of(all));
   MixReport report;
   std::vector<int64_t> read;
@@ -123,8 +123,9 @@ MixReport mix_sets(const std::vector<SourceOfMix>& sources, const std::filesyste
   writer.finish();
   report.documents = writer.documents();
   report.tokens = writer.tokens();
-  report.fingerprint = origin.has_value();
-  if (origin) origin->write(prefix, report.documents, report.tokens, report.prompt_tokens);
+  report.fingerprint = fingerprint.has_value();
+  if (fingerprint)
+    write_shared_fingerprint(prefix, *fingerprint, report.documents, report.tokens, report.prompt_tokens);
   for (const Source& source : all) report.sources.push_back(source.of_mix());
   return report;
 }

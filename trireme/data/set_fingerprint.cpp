@@ -97,6 +97,10 @@ void check_counts(const Json& made, const std::string& origin, const IndexedData
                           set.path().string(), " has ", found, ": the set was changed since; make it anew"));
 }
 
+void write_fingerprint(const fs::path& prefix, const Json& json) {
+  replace_file(set_fingerprint_file(prefix), json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
 }  // namespace
 
 fs::path set_fingerprint_file(const fs::path& prefix) {
@@ -130,42 +134,42 @@ void write_set_fingerprint(const fs::path& prefix, const SetOrigin& origin) {
                      {"documents", origin.documents},
                      {"tokens", origin.tokens},
                      {"prompt_tokens", origin.prompt_tokens}};
-  replace_file(set_fingerprint_file(prefix), json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_fingerprint(prefix, json);
 }
 
-void SharedOrigin::write(const fs::path& prefix, int64_t documents, int64_t tokens,
-                         int64_t prompt_tokens) const {
-  Json json = fingerprint_;
-  json.update({{"documents", documents}, {"tokens", tokens}, {"prompt_tokens", prompt_tokens}});
-  replace_file(set_fingerprint_file(prefix), json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
-}
-
-std::optional<SharedOrigin> shared_origin(const std::vector<fs::path>& prefixes) {
-  SharedOrigin shared;
+std::optional<Json> shared_fingerprint(const std::vector<fs::path>& prefixes) {
+  Json shared;
   fs::path first;
   bool everywhere = true;
   for (const fs::path& prefix : prefixes) {
     const fs::path file = set_fingerprint_file(prefix);
-    everywhere = everywhere && is_name_taken(file);
-    if (!is_name_taken(file)) continue;
+    if (!is_name_taken(file)) {
+      everywhere = false;
+      continue;
+    }
     const Json made = read_json(file);
     whole_number(made, "format", {1, 1}, file.string());
     if (first.empty()) {
-      shared.fingerprint_ = made;
+      shared = made;
       first = file;
     }
     const auto vocabulary = [](const Json& json, const fs::path& of) {
       return std::pair(whole_number(json, "vocabulary", {}, of.string()),
                        text_value(json, "vocabulary_sha256", of.string()));
     };
-    if (vocabulary(made, file) != vocabulary(shared.fingerprint_, first))
-      throw ConfigError(
-          cat(file.string(), " and ", first.string(),
-              ": the sets were made with tokenizers of other tokens, so their ids mean different ones: make "
-              "both with one tokenizer"));
+    if (vocabulary(made, file) != vocabulary(shared, first))
+      throw ConfigError(cat(file.string(), " and ", first.string(),
+                            ": the sets were made with tokenizers of other tokens, so their ids mean "
+                            "different ones: make both with one tokenizer"));
   }
   if (!everywhere) return std::nullopt;
   return shared;
+}
+
+void write_shared_fingerprint(const fs::path& prefix, Json fingerprint, int64_t documents, int64_t tokens,
+                              int64_t prompt_tokens) {
+  fingerprint.update({{"documents", documents}, {"tokens", tokens}, {"prompt_tokens", prompt_tokens}});
+  write_fingerprint(prefix, fingerprint);
 }
 
 void check_set_fingerprint(const IndexedDataset& set, const fs::path& model_dir) {

@@ -32,19 +32,12 @@ std::optional<std::filesystem::path> set_with_file(const std::filesystem::path& 
 // Replaces an existing file. Throws DataError.
 void write_set_fingerprint(const std::filesystem::path& prefix, const SetOrigin& origin);
 
-// What sets that are mixed have in common.
-class SharedOrigin {
- public:
-  // Of a set made of theirs. Throws DataError.
-  void write(const std::filesystem::path& prefix, int64_t documents, int64_t tokens,
-             int64_t prompt_tokens) const;
-
- private:
-  friend std::optional<SharedOrigin> shared_origin(const std::vector<std::filesystem::path>& prefixes);
-  Json fingerprint_;
-};
-// nullopt where a set has no fingerprint. Throws ConfigError where two say that their ids mean other tokens.
-std::optional<SharedOrigin> shared_origin(const std::vector<std::filesystem::path>& prefixes);
+// Of sets that are mixed: the first one's fingerprint, whose tokenizer all of them have; nullopt where a set has
+// none. Throws ConfigError where two say that their ids mean other tokens.
+std::optional<Json> shared_fingerprint(const std::vector<std::filesystem::path>& prefixes);
+// The same of a set with these counts. Throws DataError.
+void write_shared_fingerprint(const std::filesystem::path& prefix, Json fingerprint, int64_t documents,
+                              int64_t tokens, int64_t prompt_tokens);
 
 // If the set has a fingerprint, it must be that of as many documents, tokens and prompts' tokens. If
 // `model_dir` has a tokenizer.json as well, the set's ids must mean the same tokens in both; the model may

@@ -54,8 +54,7 @@ void list_sample_options(OptionList& list, SampleOptions& o) {
       .on_resume(ResumeRule::same_order);
   list.choice("long_documents", o.packing.long_documents,
               "with --packing none and best_fit, of a document longer than a sample: cut: into several; "
-              "truncate: "
-              "its beginning stays; skip: it is left out")
+              "truncate: its beginning stays; skip: it is left out")
       .on_resume(ResumeRule::same_order);
   list.count("max_seq_length", o.max_seq_length, from_to(1, kMostTokens), "tokens of a sample; takes 16k")
       .on_resume(ResumeRule::by_content);

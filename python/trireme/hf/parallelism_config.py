@@ -47,8 +47,8 @@ class ParallelismConfig(accelerate.ParallelismConfig):
     dp_replicate_size, dp_shard_size: as in Accelerate. Where neither is set, all ranks that sp_size leaves are data
         ranks: dp_shard under FSDP2, else dp_replicate.
 
-    Raises ConfigError: no sp_size beside data ranks that leave it open, sp together with tp or cp, FSDP 1, sizes whose product is not the number of processes, a ring
-    that does not divide sp_size, another version of Accelerate than those that it was tested with.
+    Raises ConfigError: no sp_size beside data ranks that leave it open, sp together with tp or cp, FSDP 1, sizes whose product is
+    not the number of processes, a ring that does not divide sp_size, another version of Accelerate than those that it was tested with.
     """
 
     sp_ring: Optional[int] = None
