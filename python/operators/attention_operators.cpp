@@ -28,7 +28,7 @@
 
 #include "python/operators/given_documents.h"
 #include "python/operators/group_members.h"
-#include "python/operators/operator_errors.h"
+#include "python/operators/operator_call.h"
 #include "python/operators/prepared_mask.h"
 
 namespace trireme {
@@ -101,7 +101,7 @@ std::tuple<at::Tensor, at::Tensor> ulysses_forward(
     const std::string& group, int64_t ring, at::IntArrayRef lengths,
     const std::vector<at::Tensor>& cu_seqlens, int64_t window, bool causal, double scale, double softcap) {
   const OperatorsAsTheyAre as_they_are;
-  return with_errors_of_python([&] {
+  return call_operator(q, [&] {
     Call call(q, k.size(2), sinks, group, ring, lengths, cu_seqlens, window, causal, {scale, softcap});
     ShardedOutput output =
         call.attention->forward(call.attention->exchange_qkv(at::cat({q, k, v}, 2), call.mask), call.mask);
@@ -115,7 +115,7 @@ std::tuple<at::Tensor, at::Tensor> ulysses_backward(
     const std::string& group, int64_t ring, at::IntArrayRef lengths,
     const std::vector<at::Tensor>& cu_seqlens, int64_t window, bool causal, double scale, double softcap) {
   const OperatorsAsTheyAre as_they_are;
-  return with_errors_of_python([&] {
+  return call_operator(q, [&] {
     Call call(q, k.size(2), sinks, group, ring, lengths, cu_seqlens, window, causal, {scale, softcap});
     at::Tensor qkv = call.attention->exchange_qkv(at::cat({q, k, v}, 2), call.mask);
     ShardedOutput output{o, lse, {}};

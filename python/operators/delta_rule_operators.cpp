@@ -20,7 +20,7 @@
 #include "trireme/kernels/token_ops.h"
 
 #include "python/operators/given_documents.h"
-#include "python/operators/operator_errors.h"
+#include "python/operators/operator_call.h"
 
 namespace trireme {
 namespace {
@@ -42,7 +42,7 @@ std::tuple<at::Tensor, at::Tensor> delta_rule_forward(const at::Tensor& q, const
                                                       const at::Tensor& beta, at::IntArrayRef key_of_value,
                                                       const std::vector<at::Tensor>& cu_seqlens,
                                                       bool keep_states) {
-  return with_errors_of_python([&] {
+  return call_operator(q, [&] {
     const DeltaRuleSpec spec{.key_of_value = key_of_value.vec(),
                              .document_begins_BS = begins_of(cu_seqlens, q)};
     DeltaRuleOutput output =
@@ -56,7 +56,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward_
     const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     const at::Tensor& decay, const at::Tensor& beta, const at::Tensor& states, at::IntArrayRef key_of_value,
     const std::vector<at::Tensor>& cu_seqlens) {
-  return with_errors_of_python([&] {
+  return call_operator(q, [&] {
     const DeltaRuleSpec spec{.key_of_value = key_of_value.vec(),
                              .document_begins_BS = begins_of(cu_seqlens, q)};
     const DeltaRuleGradients d = delta_rule_backward(d_o, {q, k, v, decay, beta}, states, spec);
@@ -66,13 +66,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward_
 
 at::Tensor causal_convolution_forward(const at::Tensor& x, const at::Tensor& weight,
                                       const std::vector<at::Tensor>& cu_seqlens) {
-  return with_errors_of_python([&] { return causal_convolution(x, weight, begins_of(cu_seqlens, x)); });
+  return call_operator(x, [&] { return causal_convolution(x, weight, begins_of(cu_seqlens, x)); });
 }
 
 std::tuple<at::Tensor, at::Tensor> backward_of_causal_convolution(const at::Tensor& dy, const at::Tensor& x,
                                                                   const at::Tensor& weight,
                                                                   const std::vector<at::Tensor>& cu_seqlens) {
-  return with_errors_of_python([&] {
+  return call_operator(x, [&] {
     const at::Tensor dx = at::empty(x.sizes(), x.options());
     const at::Tensor dweight = at::zeros(weight.sizes(), weight.options().dtype(compute_dtype(weight)));
     causal_convolution_backward(dy, x, weight, begins_of(cu_seqlens, x), dx, dweight);

@@ -1,6 +1,8 @@
 // Ranks of a machine have cores of their own, unless somebody else has bound them.
 #include "trireme/device/core_binding.h"
 
+#include <filesystem>
+#include <fstream>
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,10 +10,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/temporary_folder.h"
+
 namespace trireme::testing {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 TEST(CoreBinding, hardware_threads_of_a_core_stay_together) {
   // Linux counts the first thread of each core before the second ones. Two packages of two cores.
@@ -100,6 +105,47 @@ TEST(CoreBinding, what_a_launcher_bound_stays) {
               return CPU_EQUAL(&now, &one) ? 0 : 2;
             }),
             0);
+}
+
+TEST(CoreBinding, lists_of_the_kernel_are_read_whole_or_not_at_all) {
+  EXPECT_THAT(processors_of_list("0-2,8"), ElementsAre(0, 1, 2, 8));
+  EXPECT_THAT(processors_of_list("5"), ElementsAre(5));
+  for (const char* list : {"", "-", "a", "1-", "3-1", "0,,2", "0-99999999", "1;2", "0-1x"})
+    EXPECT_THAT(processors_of_list(list), IsEmpty()) << list;
+}
+
+TEST(CoreBinding, a_rank_of_a_gpu_stays_on_its_side_of_the_machine) {
+  const cpu_set_t all = bound_now();
+  if (CPU_COUNT(&all) < 2) GTEST_SKIP() << "one core";
+  const cpu_set_t one = one_of(all);
+  int number = 0;
+  while (!CPU_ISSET(number, &one)) ++number;
+  const TemporaryFolder devices;
+  const auto write = [&](const std::string& list) {
+    std::filesystem::create_directories(devices / "0000:3b:00.0");
+    std::ofstream(devices / "0000:3b:00.0" / "local_cpulist") << list << "\n";
+  };
+  const auto bound = [&](int threads = 1) {
+    return status_of_child([&] {
+      if (!bind_near("0000:3B:00.0", threads, devices.path())) return 0;
+      const cpu_set_t now = bound_now();
+      return CPU_EQUAL(&now, &one) ? 1 : 2;
+    });
+  };
+  EXPECT_EQ(bound(), 0) << "the kernel does not tell";
+  write(std::to_string(number));
+  EXPECT_EQ(bound(), 1);
+  EXPECT_EQ(bound(2), 0) << "more threads than are near";
+  write("0-1023");
+  EXPECT_EQ(bound(), 0) << "all are near";
+  EXPECT_EQ(status_of_child([&] { return bind_near("", 1, devices.path()) ? 1 : 0; }), 0) << "no GPU";
+  write(std::to_string(number));
+  EXPECT_EQ(status_of_child([&] {
+              if (sched_setaffinity(0, sizeof(one), &one) != 0) return 100;
+              return bind_near("0000:3B:00.0", 1, devices.path()) ? 1 : 0;
+            }),
+            0)
+      << "what a launcher bound stays";
 }
 
 }  // namespace

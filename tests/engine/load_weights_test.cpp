@@ -238,7 +238,8 @@ TEST(LoadWeights, what_one_rank_finds_ends_all_in_the_same_words) {
 
 std::unique_ptr<ParameterStore> make_store(const ModelLayout& layout, Group& all, ZeroStage zero) {
   std::vector<FlatUnit> units;
-  for (const UnitSpec& unit : layout.units) units.push_back({unit.name, unit.elements, {}});
+  for (const UnitSpec& unit : layout.units)
+    units.push_back({unit.name, padded_elements(unit.elements, all.size()), {}});
   return zero == ZeroStage::parameters ? make_sharded_parameters(units, all, {})
                                        : make_replicated_parameters(units, all, zero != ZeroStage::none, {});
 }
@@ -260,7 +261,8 @@ TEST(LoadWeights, a_file_that_is_cut_while_ranks_read_it_ends_all_of_them) {
         if (world.rank() == 0) fs::resize_file(file, fs::file_size(file) - 4);
         barrier(*mesh.all);
         std::vector<FlatUnit> units;
-        for (const UnitSpec& unit : layout.units) units.push_back({unit.name, unit.elements, {}});
+        for (const UnitSpec& unit : layout.units)
+          units.push_back({unit.name, padded_elements(unit.elements, ranks), {}});
         const auto shares = owned_shares(units, *mesh.all, zero != ZeroStage::none);
         const auto store = make_store(layout, *mesh.all, zero);
         texts[static_cast<size_t>(world.rank())] = message_of<DataError>([&] {

@@ -25,9 +25,11 @@ TEST(LoadingMemory, is_that_of_a_few_pieces_whatever_the_models_size) {
   config["vocab_size"] = 5000;  // 640 KB in one parameter
   testing::write_tiny_model(folder.path(), config);
   const ModelLayout layout = make_model_layout(parse_model_config(config, "test"));
+  constexpr int kMostRanks = 4;
   std::vector<FlatUnit> units;
-  for (const UnitSpec& unit : layout.units) units.push_back({unit.name, unit.elements, {}});
-  for (const int ranks : {1, 2, 4})
+  for (const UnitSpec& unit : layout.units)
+    units.push_back({unit.name, padded_elements(unit.elements, kMostRanks), {}});
+  for (const int ranks : {1, 2, kMostRanks})
     for (const bool whole : {true, false})
       run_ranks_as_threads(ranks, [&](World& world) {
         const Mesh mesh = make_mesh(world, {.ulysses = ranks});

@@ -210,7 +210,9 @@ TokenBatch slice_of_batch(int64_t batch, int64_t tokens, int64_t vocabulary, uin
 
 void restore_unit(Engine& engine, int unit, const std::string& state, const at::Tensor& whole) {
   const UnitShare share = engine.unit_share(unit);
-  engine.restore_unit_share(unit, state, whole.narrow(0, share.begin, share.elements));
+  const at::Tensor padded =
+      at::constant_pad_nd(whole, {0, std::max<int64_t>(share.begin + share.elements - whole.size(0), 0)});
+  engine.restore_unit_share(unit, state, padded.narrow(0, share.begin, share.elements));
 }
 
 std::map<std::string, at::Tensor> all_gradients(Engine& engine) {

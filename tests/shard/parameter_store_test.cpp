@@ -14,7 +14,7 @@
 namespace trireme::parameter_store_test {
 namespace {
 
-constexpr int64_t kElements = 80;  // of 2 ranks 48 and 32
+constexpr int64_t kElements = 96;
 
 struct Layout {
   const char* name;

@@ -14,7 +14,7 @@
 namespace trireme {
 namespace {
 
-constexpr int64_t kElements = 80;  // of 2 ranks 48 and 32, of 3 ranks 32, 32 and 16
+constexpr int64_t kElements = 96;  // with the padding of 2 and of 3 ranks
 
 int64_t gathers(const Group& group) {
   const auto found = group.traffic().find("all_gather");
@@ -38,8 +38,8 @@ TEST(ReplicatedParameters, new_values_are_traded_at_the_next_use_and_not_before_
         const at::NoGradGuard no_autograd;
         const Mesh mesh = make_mesh(world, {.ulysses = ranks});
         Group& group = *mesh.all;
-        const auto store = make_replicated_parameters({{"used", kElements, {}}, {"other", 16, {}}}, group,
-                                                      true, {.compute_dtype = dtype});
+        const auto store = make_replicated_parameters({{"used", kElements, {}}, {"other", kElements, {}}},
+                                                      group, true, {.compute_dtype = dtype});
         // Small whole numbers and halves, which both dtypes hold.
         at::Tensor expected = at::arange(kElements, at::kFloat);
         const UnitShare own = share_of(kElements, ranks, group.rank());
@@ -47,7 +47,7 @@ TEST(ReplicatedParameters, new_values_are_traded_at_the_next_use_and_not_before_
           master.copy_(expected.narrow(0, own.begin, own.elements));
         });
         store->gather(0);
-        const UnitShare own_of_other = share_of(16, ranks, group.rank());
+        const UnitShare own_of_other = share_of(kElements, ranks, group.rank());
         testing::change_master(
             *store, 1, [&](const at::Tensor& master) { master.copy_(at::ones({own_of_other.elements})); });
         store->gather(1);
@@ -62,7 +62,7 @@ TEST(ReplicatedParameters, new_values_are_traded_at_the_next_use_and_not_before_
         };
         step();
         EXPECT_EQ(gathers(group), 0);
-        EXPECT_TRUE(all_equal(store->gather(1), at::ones({16})));
+        EXPECT_TRUE(all_equal(store->gather(1), at::ones({kElements})));
         EXPECT_EQ(gathers(group), 0) << "the other unit was not stepped";
         EXPECT_TRUE(all_equal(store->gather(0), expected));
         EXPECT_EQ(gathers(group), 1);
@@ -90,7 +90,7 @@ TEST(ReplicatedParameters, new_values_are_traded_at_the_next_use_and_not_before_
 
 TEST(ReplicatedParameters, new_values_are_traded_in_the_values_themselves) {
   install_cpu_caching_allocator();  // counts bytes
-  for (const int ranks : {2, 3})    // whose shares are uneven
+  for (const int ranks : {2, 3})
     run_ranks_as_threads(ranks, [&](World& world) {
       const Mesh mesh = make_mesh(world, {.ulysses = ranks});
       const auto account = std::make_shared<MemoryAccount>();

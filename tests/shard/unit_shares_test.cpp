@@ -5,20 +5,20 @@
 namespace trireme {
 namespace {
 
-TEST(UnitShares, cover_the_unit_once_and_begin_on_cache_lines_at_any_number_of_ranks) {
+TEST(UnitShares, are_equal_and_cover_the_padded_unit_in_whole_cache_lines_at_any_number_of_ranks) {
   for (const int64_t elements : {0, 16, 48, 160, 16 * 1001})
     for (int ranks = 1; ranks <= 9; ++ranks) {
-      const auto sizes = share_sizes(elements, ranks);
-      int64_t begin = 0;
-      for (int rank = 0; rank < ranks; ++rank) {
-        const UnitShare share = share_of(elements, ranks, rank);
-        EXPECT_EQ(share.begin, begin);
-        EXPECT_EQ(share.begin % 16, 0);
-        EXPECT_EQ(share.elements, sizes[static_cast<size_t>(rank)]);
-        EXPECT_LE(sizes.front() - share.elements, 16) << "shares differ by one block at most";
-        begin += share.elements;
-      }
-      EXPECT_EQ(begin, elements);
+      const int64_t padded = padded_elements(elements, ranks);
+      EXPECT_GE(padded, elements);
+      EXPECT_LT(padded, elements + 16 * ranks) << "no more than it takes";
+      const int64_t share = padded / ranks;
+      EXPECT_EQ(share % 16, 0);
+      EXPECT_EQ(equal_shares(share, ranks), std::vector<int64_t>(static_cast<size_t>(ranks), share));
+      for (int rank = 0; rank < ranks; ++rank)
+        for (const int64_t of : {elements, padded}) {
+          EXPECT_EQ(share_of(of, ranks, rank).begin, rank * share);
+          EXPECT_EQ(share_of(of, ranks, rank).elements, share);
+        }
     }
 }
 
@@ -26,7 +26,8 @@ TEST(UnitShares, cut_units_hold_every_element_of_every_span_once) {
   const FlatUnit unit{
       "layer", 96, {{0, 10, false, "a", {10}}, {16, 40, true, "b", {4, 10}}, {64, 30, true, "c", {5, 6}}}};
   for (int ranks = 1; ranks <= 7; ++ranks) {
-    std::vector<int> decayed(96, 0), plain(96, 0);
+    const auto padded = static_cast<size_t>(padded_elements(96, ranks));
+    std::vector<int> decayed(padded, 0), plain(padded, 0);
     for (int rank = 0; rank < ranks; ++rank) {
       const UnitShare share = share_of(96, ranks, rank);
       const FlatUnit cut = cut_unit(unit, share);
@@ -43,7 +44,7 @@ TEST(UnitShares, cut_units_hold_every_element_of_every_span_once) {
         }
       }
     }
-    for (int at = 0; at < 96; ++at) {
+    for (int at = 0; at < static_cast<int>(padded); ++at) {
       EXPECT_EQ(plain[at], at < 10 ? 1 : 0);
       EXPECT_EQ(decayed[at], (at >= 16 && at < 56) || (at >= 64 && at < 94) ? 1 : 0);
     }

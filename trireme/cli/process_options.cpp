@@ -145,6 +145,8 @@ std::unique_ptr<World> join_run(const RankIdentity& identity, const EngineOption
   // Before threads of exchanges begin.
   if (options.device.is_cpu())
     bind_to_share_of_cores(identity.local_rank, identity.local_size, at::get_num_threads());
+  else if (identity.local_size > 1)
+    bind_near(gpu_identity(options.device).bus, at::get_num_threads());
   prepare_host_memory(identity, options);
   const auto end_process = [](const CommError& error) {
     // As main would; not by its path, for its thread waits on a device.

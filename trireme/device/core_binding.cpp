@@ -1,6 +1,8 @@
 #include "trireme/device/core_binding.h"
 
 #include <algorithm>
+#include <cctype>
+#include <charconv>
 #include <fstream>
 #include <optional>
 #include <sched.h>
@@ -41,6 +43,13 @@ std::vector<Processor> processors_in(const cpu_set_t& set) {
   return processors;
 }
 
+bool bind_to(const std::vector<int>& processors) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int number : processors) CPU_SET(number, &set);
+  return sched_setaffinity(0, sizeof(set), &set) == 0;
+}
+
 }  // namespace
 
 std::vector<int> share_of_processors(std::vector<Processor> processors, int local_rank, int local_size) {
@@ -62,11 +71,37 @@ bool bind_to_share_of_cores(int local_rank, int local_size, int threads) {
   const auto allowed = processors_of(0);
   if (local_size <= 1 || !allowed || is_bound()) return false;
   if (CPU_COUNT(&*allowed) / local_size < std::max(1, threads)) return false;
-  cpu_set_t share;
-  CPU_ZERO(&share);
-  for (const int number : share_of_processors(processors_in(*allowed), local_rank, local_size))
-    CPU_SET(number, &share);
-  return sched_setaffinity(0, sizeof(share), &share) == 0;
+  return bind_to(share_of_processors(processors_in(*allowed), local_rank, local_size));
+}
+
+std::vector<int> processors_of_list(std::string_view list) {
+  std::vector<int> processors;
+  const char *next = list.data(), *const end = next + list.size();
+  while (next != end) {
+    int first = 0, last = 0;
+    auto read = std::from_chars(next, end, first);
+    if (read.ec != std::errc{}) return {};
+    last = first;
+    if (read.ptr != end && *read.ptr == '-') read = std::from_chars(read.ptr + 1, end, last);
+    if (read.ec != std::errc{} || first < 0 || last < first || last >= CPU_SETSIZE) return {};
+    for (int number = first; number <= last; ++number) processors.push_back(number);
+    if (read.ptr != end && *read.ptr != ',') return {};
+    next = read.ptr == end ? end : read.ptr + 1;
+  }
+  return processors;
+}
+
+bool bind_near(const std::string& bus, int threads, const std::filesystem::path& devices) {
+  const auto allowed = processors_of(0);
+  if (!allowed || is_bound()) return false;
+  std::string device = bus;  // the kernel's names are of lower case
+  std::ranges::transform(device, device.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::string list;
+  std::getline(std::ifstream(devices / device / "local_cpulist"), list);
+  std::vector<int> near = processors_of_list(list);
+  std::erase_if(near, [&](int number) { return !CPU_ISSET(number, &*allowed); });
+  const bool all = std::ssize(near) == CPU_COUNT(&*allowed);
+  return !all && std::ssize(near) >= std::max(1, threads) && bind_to(near);
 }
 
 }  // namespace trireme

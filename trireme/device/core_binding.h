@@ -2,9 +2,13 @@
 //
 // Where ranks may run on any core, a rank that waited in an exchange is woken on the core of the rank that
 // woke it, and both compute there until the kernel moves one, milliseconds later. So each rank is bound to
-// its share of the cores, as Open MPI's mpirun binds its ranks.
+// its share of the cores, as Open MPI's mpirun binds its ranks. A rank that computes on a GPU is bound to the
+// processors on that GPU's side of the machine, where its pinned memory then lies too.
 #pragma once
 
+#include <filesystem>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace trireme {
@@ -27,5 +31,14 @@ int cores_of_rank(int local_size);
 // that the process may run on. Leaves all as it is for a rank that is alone on its machine, for `threads`
 // that exceed the share, and for a process that its launcher bound already. Returns whether it bound.
 bool bind_to_share_of_cores(int local_rank, int local_size, int threads);
+
+// The numbers in the kernel's form of a list, "0-2,8"; none where it is not one.
+std::vector<int> processors_of_list(std::string_view list);
+
+// Binds as above to the processors near the PCI device at `bus` ("0000:3B:00.0"), as the kernel tells them.
+// Leaves all as it is where it tells none or all of those that the process may run on, for `threads` that
+// exceed them, and for a process that its launcher bound already. Returns whether it bound.
+bool bind_near(const std::string& bus, int threads,
+               const std::filesystem::path& devices = "/sys/bus/pci/devices");
 
 }  // namespace trireme

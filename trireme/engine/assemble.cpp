@@ -30,10 +30,10 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
-std::vector<FlatUnit> flat_units(const std::vector<UnitSpec>& specs) {
+std::vector<FlatUnit> flat_units(const std::vector<UnitSpec>& specs, int ranks) {
   std::vector<FlatUnit> units;
   for (const UnitSpec& unit : specs) {
-    FlatUnit flat{unit.name, unit.elements, {}};
+    FlatUnit flat{unit.name, padded_elements(unit.elements, ranks), {}};
     for (const ParameterSpec& parameter : unit.parameters)
       flat.spans.push_back(
           {parameter.offset, parameter.elements, parameter.decays, parameter.name, parameter.shape});
@@ -97,7 +97,7 @@ ModelConfig config_of(const fs::path& model_dir, const EngineOptions& options,
 // The stores of parameters, gradients and the optimizer's state.
 void Engine::make_stores(at::ScalarType tile_dtype) {
   const EngineOptions& options = options_;
-  const std::vector<FlatUnit> units = flat_units(layout_.trained());
+  const std::vector<FlatUnit> units = flat_units(layout_.trained(), mesh_.all->size());
   Group& all = *mesh_.all;
   const bool shard = options.zero != ZeroStage::none;
   shares_ = owned_shares(units, all, shard);
@@ -127,7 +127,7 @@ void Engine::make_stores(at::ScalarType tile_dtype) {
     ParameterSettings of_model = parameters, of_adapters = parameters;
     of_model.masters = false;
     of_model.optimizer = Offload::none;  // nothing of it is stepped
-    frozen_ = make_parameters(flat_units(layout_.units), of_model, false);
+    frozen_ = make_parameters(flat_units(layout_.units, all.size()), of_model, false);
     // So small that every rank has all of them.
     of_adapters.parameters = Offload::none;
     of_adapters.copies = nullptr;
@@ -183,15 +183,16 @@ void Engine::read_adapters() {
   });
   for (int unit = 0; unit < unit_count(); ++unit) {
     const UnitSpec& spec = layout_.trained()[static_cast<size_t>(unit)];
-    at::Tensor flat = at::zeros({spec.elements}, at::kFloat);
+    const at::Tensor padded = at::zeros({padded_elements(spec.elements, mesh_.all->size())}, at::kFloat);
+    at::Tensor flat = padded.narrow(0, 0, spec.elements);
     agreement.all_or_none(doing, [&] {
       if (fresh)
-        flat = initial_adapter_values(spec, options_.lora.seed);
+        flat.copy_(initial_adapter_values(spec, options_.lora.seed));
       else
         reader->read_unit(spec, flat);
     });
     const UnitShare& share = shares_[static_cast<size_t>(unit)];
-    parameters_->open_master(unit).set(flat.narrow(0, share.begin, share.elements));
+    parameters_->open_master(unit).set(padded.narrow(0, share.begin, share.elements));
     parameters_->close_master(unit);
   }
 }
@@ -241,9 +242,11 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
                                            : std::make_shared<PinnedPool>(make_host_pinning(options.device));
     const bool sharded =
         options.zero == ZeroStage::parameters || (options.zero != ZeroStage::none && !layout_.adapted());
-    load_weights(*reader, layout_,
-                 layout_.adapted() ? owned_shares(flat_units(layout_.units), *mesh_.all, sharded) : shares_,
-                 frozen_ ? *frozen_ : *parameters_, {*mesh_.all, options.device, !sharded, buffers.get()});
+    const Group& all = *mesh_.all;
+    load_weights(
+        *reader, layout_,
+        layout_.adapted() ? owned_shares(flat_units(layout_.units, all.size()), all, sharded) : shares_,
+        frozen_ ? *frozen_ : *parameters_, {*mesh_.all, options.device, !sharded, buffers.get()});
     weights_read_ = {reader->read_bytes(), now_seconds() - begin};
   }
   if (options.read_weights && layout_.adapted()) read_adapters();

@@ -195,7 +195,7 @@ at::Tensor Engine::unit_gradient(int unit) {
   const at::NoGradGuard no_autograd;
   const RankMemoryScope counted(memory_);
   wait_for_updates();
-  return gradients_->whole(unit);
+  return gradients_->whole(unit).narrow(0, 0, trained_elements(unit));
 }
 
 EvaluationResult Engine::evaluate(
@@ -221,25 +221,23 @@ at::Tensor Engine::unit_state(int unit, const std::string& name) {
   const at::NoGradGuard no_autograd;
   const RankMemoryScope counted(memory_);
   wait_for_updates();
-  if (name == "master") return parameters_->whole_master(unit);
-  const at::Tensor share = optimizer_->state(unit, name);
-  const int64_t elements = layout_.trained().at(static_cast<size_t>(unit)).elements;
-  const bool whole = options_.zero == ZeroStage::none || mesh_.all->size() == 1;
-  return gather_shares(*mesh_.all, share, elements, !whole, options_.device);
+  const bool sharded = options_.zero != ZeroStage::none && mesh_.all->size() > 1;
+  const at::Tensor whole =
+      name == "master" ? parameters_->whole_master(unit)
+                       : gather_shares(*mesh_.all, optimizer_->state(unit, name), sharded, options_.device);
+  return whole.narrow(0, 0, trained_elements(unit));
 }
 
 UnitShare Engine::unit_share(int unit) const {
-  return share_of(layout_.trained().at(static_cast<size_t>(unit)).elements, mesh_.all->size(),
-                  mesh_.all->rank());
+  return share_of(trained_elements(unit), mesh_.all->size(), mesh_.all->rank());
 }
 
 void Engine::restore_unit_share(int unit, const std::string& name, const at::Tensor& share) {
   const at::NoGradGuard no_grad;
   const RankMemoryScope counted(memory_);
   wait_for_updates();
-  const int64_t elements = layout_.trained().at(static_cast<size_t>(unit)).elements;
   const bool joined = options_.zero == ZeroStage::none && mesh_.all->size() > 1;
-  const at::Tensor values = gather_shares(*mesh_.all, share, elements, joined, options_.device);
+  const at::Tensor values = gather_shares(*mesh_.all, share, joined, options_.device);
   if (name != "master") {
     optimizer_->set_state(unit, name, values);
     return;

@@ -144,8 +144,9 @@ class Engine {
   // optimizer names its own ("exp_avg", "exp_avg_sq"). unit_state is collective where they are sharded.
   std::vector<std::string> state_names() const;
   at::Tensor unit_state(int unit, const std::string& name);
-  // By all ranks together: each gives the part that unit_share names, fp32 [share.elements] on the CPU. So a
-  // rank reads as little of a checkpoint as there are ranks. Collective with ZeRO 0.
+  // By all ranks together: each gives the part that unit_share names, fp32 [share.elements] on the CPU, zero
+  // beyond the unit's elements. So a rank reads as little of a checkpoint as there are ranks. Collective with
+  // ZeRO 0.
   UnitShare unit_share(int unit) const;
   void restore_unit_share(int unit, const std::string& name, const at::Tensor& share);
   TrainingProgress progress() const;
@@ -157,6 +158,9 @@ class Engine {
   double model_flops(const TokenBatch& batch) const;
 
  private:
+  int64_t trained_elements(int unit) const {
+    return layout_.trained().at(static_cast<size_t>(unit)).elements;
+  }
   friend std::unique_ptr<Engine> assemble(World& world, const std::filesystem::path& model_dir,
                                           const EngineOptions& options, const ModelFamilies& families);
   // These two are in assemble.cpp.

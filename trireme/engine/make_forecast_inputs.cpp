@@ -91,8 +91,7 @@ ForecastInputs make_forecast_inputs(const ModelConfig& config, const ModelLayout
   inputs.ring_possible = options.sparse.dense();
   inputs.gathers_keys = options.ring_method == RingMethod::gather && inputs.ring > 1;
   inputs.head_chunks = options.head_chunks;
-  inputs.ranks = mesh.all->size();
-  inputs.rank = mesh.all->rank();
+  inputs = with_ranks(std::move(inputs), mesh.all->size(), mesh.all->rank());
   inputs.zero = static_cast<int>(options.zero);
   inputs.offload = options.offload;
   inputs.update_in_backward = options.update_in_backward;

@@ -65,7 +65,7 @@ struct ModelSizes {
   // Documents of no more tokens are causal squares in some layer: its window; 0 where attention is full.
   int64_t causal_tokens = std::numeric_limits<int64_t>::max();
   TileFormula tiles = TileFormula::decoder;
-  // The flat buffers of ModelLayout's units.
+  // The flat buffers of ModelLayout's units, with their padding for the run's ranks (with_ranks).
   std::vector<int64_t> unit_elements = {};
   bool tied = false;
   bool embedding_read_backward = false;
@@ -106,7 +106,7 @@ struct ModelSizes {
 enum class RankSums {
   of_blocks,      // every rank's block of this rank's share is brought first
   while_reading,  // from the others' memory, piece by piece
-  by_library,     // fp32, by NCCL: even shares without blocks
+  by_library,     // fp32, by NCCL: without blocks
 };
 
 struct ForecastInputs {

@@ -108,7 +108,7 @@ class Proposals {
       if (inputs_.zero < stage)
         propose(cat("--zero ", stage, where), category, [stage = stage](auto& changed) {
           changed.zero = stage;
-          changed.ranks = std::max(2, changed.ranks);
+          changed = with_ranks(changed, std::max(2, changed.ranks), changed.rank);
         });
     if (!inputs_.update_in_backward)
       propose(kUpdateInBackwardAdvice, gradients, [](auto& changed) { changed.update_in_backward = true; });

@@ -4,6 +4,7 @@
 
 #include "trireme/attention/head_shares.h"
 #include "trireme/base/error.h"
+#include "trireme/shard/unit_shares.h"
 
 namespace trireme {
 namespace {
@@ -15,6 +16,14 @@ int least_divisor(int number) {
 }
 
 }  // namespace
+
+ForecastInputs with_ranks(ForecastInputs inputs, int ranks, int rank) {
+  inputs.ranks = ranks;
+  inputs.rank = rank;
+  for (std::vector<int64_t>* units : {&inputs.model.unit_elements, &inputs.model.adapter_elements})
+    for (int64_t& elements : *units) elements = padded_elements(elements, ranks);
+  return inputs;
+}
 
 ForecastInputs with_sequence_ranks(ForecastInputs inputs, int ulysses, int ring, int sp_rank) {
   inputs.ulysses = ulysses;
@@ -60,7 +69,7 @@ std::optional<MoreSequenceRanks> more_sequence_ranks(const ForecastInputs& input
   more.option = by_heads ? cat("--ulysses ", ulysses) : cat("--ring ", ring);
   ForecastInputs then = inputs;
   if (groups == 1) {
-    then.ranks *= times;
+    then = with_ranks(then, then.ranks * times, then.rank);
     more.option += cat(" on ", then.ranks, " ranks");
   } else if (inputs.update_in_backward) {
     more.option += cat(" of these ", inputs.ranks, " ranks (1/", times, " of the samples a step)");

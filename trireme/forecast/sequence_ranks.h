@@ -1,4 +1,4 @@
-// How the forecast changes with the ranks that share a sequence.
+// How the forecast changes with the ranks of the run and those that share a sequence.
 #pragma once
 
 #include <optional>
@@ -7,6 +7,9 @@
 #include "trireme/forecast/forecast_inputs.h"
 
 namespace trireme {
+
+// The same run on so many ranks, over which units are padded to equal shares (shard/unit_shares.h).
+ForecastInputs with_ranks(ForecastInputs inputs, int ranks, int rank);
 
 // The same run with ulysses x ring ranks a sequence, for the rank of index `sp_rank` among them: its heads
 // and, where there is a batch, its tokens. Throws ConfigError as share_heads does.

@@ -80,14 +80,6 @@ int64_t most_gathered(const ForecastInputs& inputs, const std::vector<int64_t>& 
   return std::ranges::max(gathered_elements(inputs, shares));
 }
 
-// comm/collectives.cpp reduce_scatter_sum: NCCL's uneven shares travel as blocks.
-RankSums sums_of_unit(const ForecastInputs& inputs, int64_t unit_elements) {
-  const bool even = share_of(unit_elements, inputs.ranks, 0).elements ==
-                    share_of(unit_elements, inputs.ranks, inputs.ranks - 1).elements;
-  const bool blocks = inputs.rank_sums == RankSums::by_library && inputs.zero > 0 && !even;
-  return blocks ? RankSums::of_blocks : inputs.rank_sums;
-}
-
 }  // namespace
 
 int64_t largest_run(const std::vector<int64_t>& values, size_t width) {
@@ -237,7 +229,7 @@ int64_t sum_buffer_bytes(const ForecastInputs& inputs, int64_t unit_elements) {
   const int64_t share = share_of(unit_elements, inputs.ranks, inputs.rank).elements;
   const bool narrows = inputs.reduce_bytes != kFloat_bytes;
   const int64_t narrowed = narrows ? unit_elements * inputs.reduce_bytes : 0;
-  const RankSums sums = sums_of_unit(inputs, unit_elements);
+  const RankSums sums = inputs.rank_sums;
   if (sums == RankSums::of_blocks)
     return narrowed + reduce_scatter_bytes(share, inputs.ranks, inputs.reduce_bytes, inputs.device_is_host);
   const int64_t buffers = sums == RankSums::while_reading
@@ -252,7 +244,7 @@ int64_t sum_buffer_bytes(const ForecastInputs& inputs, int64_t unit_elements) {
 int64_t begun_sum_bytes(const ForecastInputs& inputs, int64_t unit_elements) {
   const int64_t share = share_of(unit_elements, inputs.ranks, inputs.rank).elements;
   const int64_t all = sum_buffer_bytes(inputs, unit_elements);
-  switch (sums_of_unit(inputs, unit_elements)) {
+  switch (inputs.rank_sums) {
     case RankSums::of_blocks:
       return all - share * kFloat_bytes;
     case RankSums::while_reading:

@@ -26,7 +26,7 @@ double cpu_seconds_of_process() {
 
 Traffic traffic_of(const Mesh& mesh) {
   Traffic sum;
-  for (const Group* group : {mesh.all.get(), mesh.ulysses.get(), mesh.ring.get()})
+  for (const Group* group : {mesh.all.get(), mesh.ulysses.get(), mesh.ring.get(), mesh.sp.get()})
     for (const auto& [name, traffic] : group->traffic()) {
       sum.calls += traffic.calls;
       sum.sent_bytes += traffic.sent_bytes;

@@ -9,13 +9,13 @@
 namespace trireme {
 namespace {
 
-void zero_between_tensors(const at::Tensor& flat, const UnitSpec& unit) {
+void zero_beside_tensors(const at::Tensor& flat, const UnitSpec& unit) {
   std::vector<std::pair<int64_t, int64_t>> tensors;  // begin, end
   tensors.reserve(unit.tensors.size() + 1);
   for (const TensorSpec& tensor : unit.tensors)
     if (tensor.rows > 0)
       tensors.emplace_back(tensor.offset, tensor.offset + tensor.rows * std::max<int64_t>(tensor.columns, 1));
-  tensors.emplace_back(unit.elements, unit.elements);
+  tensors.emplace_back(flat.size(0), flat.size(0));
   std::sort(tensors.begin(), tensors.end());
   int64_t filled = 0;
   for (const auto& [begin, end] : tensors) {
@@ -27,7 +27,7 @@ void zero_between_tensors(const at::Tensor& flat, const UnitSpec& unit) {
 }  // namespace
 
 UnitGradients::UnitGradients(const at::Tensor& flat, const UnitSpec& unit, SumState state) {
-  if (state == SumState::undefined) zero_between_tensors(flat, unit);
+  if (state == SumState::undefined) zero_beside_tensors(flat, unit);
   for (at::Tensor& values : bind_weights(flat, unit)) sums_.push_back({std::move(values), state});
 }
 

@@ -23,7 +23,7 @@ namespace trireme {
 
 class UnitGradients {
  public:
-  // `state` of all of `flat`. Of an undefined one, the elements between tensors are zeroed here.
+  // `state` of all of `flat`. Of an undefined one, the elements of no tensor are zeroed here.
   UnitGradients(const at::Tensor& flat, const UnitSpec& unit, SumState state);
   // Frozen. `adapters`: the gradients of its LoRA matrices; null: it has none.
   UnitGradients(const UnitSpec& unit, at::Device device, std::unique_ptr<UnitGradients> adapters);

@@ -22,8 +22,7 @@ ForecastInputs planned_inputs(const PlanRequest& request, const Configuration& c
   inputs.ring_possible = settings.ring_possible;
   inputs.gathers_keys = settings.gathers_keys && configuration.ring > 1;
   inputs.head_chunks = configuration.head_chunks;
-  inputs.ranks = configuration.ranks();
-  inputs.rank = sp_rank;
+  inputs = with_ranks(std::move(inputs), configuration.ranks(), sp_rank);
   if (hardware.peer_buffers_bytes > 0) {  // of GPUs
     inputs.peer_buffers_bytes = hardware.peer_buffers_bytes;
     inputs.machine_ranks = hardware.devices_per_machine;

@@ -15,18 +15,18 @@ void sum_gradient(Group& group, at::Tensor& gradient, bool shard, at::ScalarType
     all_reduce_sum(group, gradient);
     return;
   }
-  const std::vector<int64_t> shares = share_sizes(gradient.size(0), group.size());
-  const at::Tensor share = gradient.split_with_sizes(shares)[static_cast<size_t>(group.rank())];
+  const int64_t elements = gradient.size(0) / group.size();
+  const at::Tensor share = gradient.narrow(0, elements * group.rank(), elements);
   begin_sum_of_share(group, gradient, reduce_dtype, share).wait();
-  if (!shard) all_gather(group, share, shares, gradient);
+  if (!shard) all_gather(group, share, equal_shares(elements, group.size()), gradient);
 }
 
 PendingRows begin_sum_of_share(Group& group, const at::Tensor& gradient, at::ScalarType reduce_dtype,
                                at::Tensor output) {
   const MemoryScope scope(MemoryCategory::communication);
   return begin_reduce_scatter_sum(group, gradient.to(reduce_dtype),
-                                  share_sizes(gradient.size(0), group.size()), gradient.scalar_type(),
-                                  std::move(output));
+                                  equal_shares(gradient.size(0) / group.size(), group.size()),
+                                  gradient.scalar_type(), std::move(output));
 }
 
 at::Tensor sum_of_squares(const at::Tensor& values) {

@@ -90,8 +90,7 @@ class GradientsSummedAtClose final : public GradientStore {
     return known ? squares_[static_cast<size_t>(unit)] : sum_of_squares(summed(unit)).to(settings_.device);
   }
   at::Tensor whole(int unit) override {
-    return gather_shares(group_, summed(unit), unit_elements_.at(static_cast<size_t>(unit)), shard_,
-                         settings_.device);
+    return gather_shares(group_, summed(unit), shard_, settings_.device);
   }
   bool sharded() const override { return shard_; }
   void multiply(double factor) override {

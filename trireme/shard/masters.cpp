@@ -47,11 +47,10 @@ MasterShare open_share(const at::Tensor& values, const at::Tensor& stored,
   return {stored, {}, at::zeros(values.sizes(), stored.options().dtype(values.scalar_type()))};
 }
 
-at::Tensor gather_shares(Group& group, const at::Tensor& share, int64_t unit_elements, bool sharded,
-                         at::Device device) {
+at::Tensor gather_shares(Group& group, const at::Tensor& share, bool sharded, at::Device device) {
   if (!sharded) return share;
   // Backends take tensors of the run's device.
-  return all_gather(group, share.to(device).contiguous(), share_sizes(unit_elements, group.size()));
+  return all_gather(group, share.to(device).contiguous(), equal_shares(share.size(0), group.size()));
 }
 
 }  // namespace trireme

@@ -29,7 +29,6 @@ bool splits_masters(const ParameterSettings& settings);
 MasterShare open_share(const at::Tensor& values, const at::Tensor& stored, const ParameterSettings& settings);
 
 // Where `sharded`, joins the shares of all ranks; else returns `share`. Collective.
-at::Tensor gather_shares(Group& group, const at::Tensor& share, int64_t unit_elements, bool sharded,
-                         at::Device device);
+at::Tensor gather_shares(Group& group, const at::Tensor& share, bool sharded, at::Device device);
 
 }  // namespace trireme

@@ -80,7 +80,7 @@ class ReplicatedParameters final : public ParameterStore {
     const bool split = splits_masters(settings_);
     if (split) refresh(unit);  // an exchange in progress writes to the values
     const at::Tensor master = split ? MasterShare{{}, stored, own_values(unit)}.fp32() : stored;
-    at::Tensor whole = gather_shares(group_, master, values.size(0), sharded_, settings_.device);
+    at::Tensor whole = gather_shares(group_, master, sharded_, settings_.device);
     if (whole.is_same(stored) && settings_.optimizer == Offload::disk) whole = whole.clone();
     masters_->close(unit, false);
     return whole;
@@ -93,8 +93,8 @@ class ReplicatedParameters final : public ParameterStore {
     if (!stale_.at(static_cast<size_t>(unit)) || refreshed) return;
     const MemoryScope scope(MemoryCategory::communication);
     const at::Tensor& whole = values_[static_cast<size_t>(unit)];
-    refreshed.emplace(
-        begin_all_gather(group_, own_values(unit), share_sizes(whole.size(0), group_.size()), whole));
+    const at::Tensor share = own_values(unit);
+    refreshed.emplace(begin_all_gather(group_, share, equal_shares(share.size(0), group_.size()), whole));
   }
   void refresh(int unit) {
     begin_refresh(unit);

@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "trireme/base/error.h"
+#include "trireme/base/sum_of.h"
 #include "trireme/comm/collectives.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/memory/through_pinned.h"
@@ -35,7 +36,6 @@ class ShardedParameters final : public ParameterStore {
         gathered_(units.size()) {
     std::vector<int64_t> elements;
     for (const UnitShare& share : shares_) elements.push_back(share.elements);
-    for (const FlatUnit& unit : units) unit_elements_.push_back(unit.elements);
     const MemoryScope scope(MemoryCategory::parameters);
     const bool travels = settings.parameters != Offload::none && settings.copies != nullptr;
     values_ = make_unit_tensors(elements, settings.compute_dtype, settings.device, settings.parameters,
@@ -117,8 +117,7 @@ class ShardedParameters final : public ParameterStore {
     const at::Tensor values = reads_values ? values_->open(unit) : at::Tensor();
     const at::Tensor stored = masters_ ? masters_->open(unit) : values;
     const at::Tensor master = split ? MasterShare{{}, stored, values}.fp32() : stored;
-    at::Tensor whole = gather_shares(group_, master, unit_elements_.at(static_cast<size_t>(unit)), !alone(),
-                                     settings_.device);
+    at::Tensor whole = gather_shares(group_, master, !alone(), settings_.device);
     // An opened tensor may not be read after its close.
     if (whole.is_same(stored)) whole = whole.clone();
     if (reads_values) values_->close(unit, false);
@@ -154,8 +153,8 @@ class ShardedParameters final : public ParameterStore {
     last_uploaded_ = std::move(share);
   }
   void begin_gather(int unit, Gathered& gathered) {
-    const int64_t elements = unit_elements_.at(static_cast<size_t>(unit));
-    const std::vector<int64_t> shares = share_sizes(elements, group_.size());
+    const std::vector<int64_t> shares =
+        equal_shares(shares_.at(static_cast<size_t>(unit)).elements, group_.size());
     const MemoryScope scope(MemoryCategory::parameters);
     if (!uploads_) {
       gathered.pending.emplace(begin_all_gather(group_, values_->open(unit).contiguous(), shares));
@@ -163,8 +162,8 @@ class ShardedParameters final : public ParameterStore {
     }
     begin_upload(unit);
     // The memory belongs to the computation's stream, which uses it.
-    at::Tensor whole =
-        at::empty({elements}, at::TensorOptions().dtype(settings_.compute_dtype).device(settings_.device));
+    at::Tensor whole = at::empty({sum_of(shares)},
+                                 at::TensorOptions().dtype(settings_.compute_dtype).device(settings_.device));
     uploads_->finish_beside(unit, [&](const at::Tensor& share) {
       gathered.pending.emplace(begin_all_gather(group_, share, shares, std::move(whole)));
     });
@@ -173,7 +172,6 @@ class ShardedParameters final : public ParameterStore {
   Group& group_;
   ParameterSettings settings_;
   std::vector<UnitShare> shares_;
-  std::vector<int64_t> unit_elements_;
   std::unique_ptr<UnitTensors> values_;
   std::unique_ptr<UnitUploads>
       uploads_;               // only for shares on the host of a GPU or on disk beside one, else null

@@ -2,30 +2,22 @@
 
 #include <algorithm>
 
-#include "trireme/base/error.h"
-#include "trireme/base/sequence_layout.h"
+#include "trireme/base/round_up.h"
 
 namespace trireme {
-namespace {
 
-constexpr int64_t kBlock_elements = 16;
-
-SequenceLayout blocks(int64_t elements, int ranks) {
-  TRIREME_ASSERT(elements % kBlock_elements == 0, "a unit of ", elements, " elements");
-  return {elements / kBlock_elements, ranks};
-}
-
-}  // namespace
-
-std::vector<int64_t> share_sizes(int64_t elements, int ranks) {
-  std::vector<int64_t> sizes = blocks(elements, ranks).sizes();
-  for (int64_t& size : sizes) size *= kBlock_elements;
-  return sizes;
+int64_t padded_elements(int64_t elements, int ranks) {
+  constexpr int64_t kBlock_elements = 16;
+  return round_up(elements, kBlock_elements * ranks);
 }
 
 UnitShare share_of(int64_t elements, int ranks, int rank) {
-  const SequenceLayout layout = blocks(elements, ranks);
-  return {layout.begin(rank) * kBlock_elements, layout.size(rank) * kBlock_elements};
+  const int64_t share = padded_elements(elements, ranks) / ranks;
+  return {share * rank, share};
+}
+
+std::vector<int64_t> equal_shares(int64_t share_elements, int ranks) {
+  return std::vector<int64_t>(static_cast<size_t>(ranks), share_elements);
 }
 
 FlatUnit cut_unit(const FlatUnit& unit, const UnitShare& share) {

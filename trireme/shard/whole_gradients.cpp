@@ -39,8 +39,7 @@ class WholeGradients final : public GradientStore {
   }
   at::Tensor squares(int unit) override { return sum_of_squares(rank_share(unit)); }
   at::Tensor whole(int unit) override {
-    return gather_shares(group_, rank_share(unit), gradients_.at(static_cast<size_t>(unit)).size(0), shard_,
-                         settings_.device);
+    return gather_shares(group_, rank_share(unit), shard_, settings_.device);
   }
   bool sharded() const override { return shard_; }
   void multiply(double factor) override {

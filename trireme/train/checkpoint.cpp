@@ -111,7 +111,7 @@ int64_t read_share(const StoredTensors& stored, const UnitSpec& unit, const std:
 void refuse_not_finite_share(const UnitSpec& unit, const std::string& state, const UnitShare& share,
                              const at::Tensor& values) {
   if (!first_not_finite(values)) return;
-  const at::Tensor flat = at::zeros({unit.elements}, at::kFloat);
+  const at::Tensor flat = at::zeros({std::max(unit.elements, share.begin + share.elements)}, at::kFloat);
   flat.narrow(0, share.begin, share.elements).copy_(values);
   refuse_not_finite(unit, state, flat);
 }
