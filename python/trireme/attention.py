@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from . import _operators
 from .errors import ConfigError
+from .once_differentiable import refuse_second_derivative
 from .sequence_group import Group, SequenceGroup, sequence_group
 
 Borders = Union[torch.Tensor, Sequence[int]]
@@ -182,3 +183,4 @@ def _backward(ctx, d_o, _d_lse):
 
 
 torch.library.register_autograd("trireme::ulysses_forward", _backward, setup_context=_setup_context)
+torch.library.register_autograd("trireme::ulysses_backward", refuse_second_derivative)

@@ -10,6 +10,7 @@ from typing import Sequence
 import torch
 
 from . import _operators
+from .once_differentiable import once_differentiable
 
 
 @torch.compiler.disable
@@ -31,7 +32,7 @@ class _CausalConvolution(torch.autograd.Function):
         return _operators.causal_convolution_forward(x, weight, documents)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable
     def backward(ctx, d_y):
         x, weight = ctx.saved_tensors
         dx, d_weight = _operators.causal_convolution_backward(d_y, x, weight, ctx.documents)

@@ -9,7 +9,8 @@ PyTorch's own keeps a log-softmax as large as the logits, and where these are bf
 from __future__ import annotations
 
 import torch
-from torch.autograd.function import once_differentiable
+
+from .once_differentiable import once_differentiable
 
 TILE_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 26}  # in fp32 4 MiB, near a processor's cache; 256 MiB, a few launches
 

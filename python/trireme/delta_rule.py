@@ -7,6 +7,7 @@ from typing import Sequence
 import torch
 
 from . import _operators
+from .once_differentiable import once_differentiable
 
 
 @torch.compiler.disable
@@ -30,7 +31,7 @@ class _GatedDeltaRule(torch.autograd.Function):
         return o
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable
     def backward(ctx, d_o):
         gradients = _operators.delta_rule_backward(d_o, *ctx.saved_tensors, ctx.key_of_value, ctx.documents)
         return *gradients, None, None

@@ -6,10 +6,11 @@ one process; no factor of the number of ranks is anywhere.
 
 from __future__ import annotations
 
-from typing import Iterable, Union
+from typing import Iterable, Optional, Union
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 
 from .cross_entropy import cross_entropy_sum
 from .errors import ConfigError
@@ -70,19 +71,43 @@ def sum_gradients(parameters: Iterable[torch.nn.Parameter], group: Group = None)
 
     One that got no gradient on this rank (an expert without tokens) counts as zero; one that got none on any rank keeps none, as
     in one process, so that no optimizer decays it or moves it by its momentum. Gradients of 16 bits are summed in fp32 and rounded
-    once, one parameter after another. Collective.
+    once, one parameter after another. Of FSDP's shards (over ranks outside the group) each is summed with its like. Gradients
+    that are the same on all ranks, to the bit, were summed or averaged before: they are refused. Collective.
     """
     shared = sequence_group(group)
     wanted = [parameter for parameter in parameters if parameter.requires_grad]
     if shared.size == 1 or not wanted:
         return
-    used = shared.all_sum(torch.tensor([parameter.grad is not None for parameter in wanted], device=wanted[0].device).int())
-    for parameter, ranks in zip(wanted, used.tolist()):
-        if ranks == 0:
+    ranks = torch.stack(shared.all_gather(torch.stack([_print_of(parameter.grad, wanted[0].device) for parameter in wanted])))
+    used = (ranks != _NO_GRADIENT).any(dim=0)
+    finite = (ranks > 0) & (ranks < _NOT_FINITE)
+    if finite.any() and (ranks == ranks[0]).all():
+        raise ConfigError(
+            "sum_gradients: got gradients that are the same on all ranks of the group: they were summed before (a second call, or a call after each "
+            "micro-batch), or DDP, FSDP or DeepSpeed averaged them. Sum them once before optimizer.step(), or leave it to the wrapper and give averaged_over"
+        )
+    for parameter, is_used in zip(wanted, used.tolist()):
+        if not is_used:
             continue
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-        summed = parameter.grad.float() if parameter.grad.itemsize == 2 else parameter.grad
+        gradient = _local(parameter.grad)
+        summed = gradient.float() if gradient.itemsize == 2 else gradient
         dist.all_reduce(summed, group=shared.process_group)
-        if summed is not parameter.grad:
-            parameter.grad.copy_(summed)
+        if summed is not gradient:
+            gradient.copy_(summed)
+
+
+_NO_GRADIENT, _NOT_FINITE = -1, 0x7F800000
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _print_of(gradient: Optional[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """An int64 scalar: the bits of its norm in fp32, of no gradient -1."""
+    if gradient is None:
+        return torch.tensor(_NO_GRADIENT, device=device)
+    norm = torch.linalg.vector_norm(_local(gradient), dtype=torch.float32)
+    return norm.view(torch.int32).to(device=device, dtype=torch.int64).abs()

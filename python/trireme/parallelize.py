@@ -26,7 +26,7 @@ from .errors import ConfigError
 from .gated_delta_net import share_delta_nets
 from .image_batches import language_model_in
 from .layer_attention import NAME_OF_ATTENTION, LayerAttention
-from .model_calls import ModelCalls
+from .model_calls import ModelCalls, wants_router_logits
 from .model_in_use import called_for, pretrained_model_in, vocabulary_of
 from .rotary import see_longest_position
 from .same_weights import refuse_other_weights
@@ -62,8 +62,14 @@ def parallelize(
     refuse_untested_transformers("trireme.parallelize", "whose masks and attention interface it reads; other versions are refused")
     target = pretrained_model_in(model, "trireme.parallelize")
     shared = sequence_group(group)
-    if whole_batches and averaged_over == 1 and shared.size > 1:
+    if not 1 <= averaged_over <= shared.size:
+        raise ConfigError(
+            f"trireme.parallelize: got averaged_over={averaged_over} with a group of {shared.size}, expected 1 to {shared.size}: over how many of "
+            "these ranks gradients are averaged (of all ranks of the run, data ranks too, it is trireme.loss that asks)"
+        )
+    if averaged_over == 1 and shared.size > 1 and (whole_batches or wants_router_logits(target)):
         _refuse_unsaid_average(model, shared)
+    if whole_batches and averaged_over == 1 and shared.size > 1:
         _refuse_head_of_its_own(model, target)
     if not whole_batches:
         _refuse_prompts_of_each_shard(model)
@@ -137,8 +143,8 @@ def _refuse_unsaid_average(model: torch.nn.Module, shared: SequenceGroup) -> Non
             continue
         if len(averaged := own & set(ranks)) > 1:
             raise ConfigError(
-                f"trireme.parallelize: got averaged_over=1 with whole_batches=True, and {type(module).__name__} averages gradients over "
-                f"{len(averaged)} ranks of the group; expected averaged_over={len(averaged)}"
+                f"trireme.parallelize: got averaged_over=1 with whole_batches=True or a router's loss, and {type(module).__name__} averages "
+                f"gradients over {len(averaged)} ranks of the group; expected averaged_over={len(averaged)}"
             )
 
 

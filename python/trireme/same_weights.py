@@ -1,4 +1,4 @@
-"""Do the ranks that share a sample hold the same weights? A few values of each tell, to the bit.
+"""Do the ranks that share a sample hold the same weights, to the bit? All are compared when a block begins, and a few values of a few at each call.
 
 Ranks with other weights train on in silence, on a model that is none: an adapter drawn by each rank's own seed, gradients that
 nobody summed before the optimizer's step. Parameters that are sharded (FSDP, ZeRO-3) or a rank's alone (experts) are not looked at.
@@ -17,7 +17,7 @@ from .batch import checksum as checksum_of_bits
 from .errors import ConfigError
 from .sequence_group import SequenceGroup
 
-_VALUES = 64  # of each parameter, spread over it
+_VALUES = 64  # of a watched parameter, spread over it
 _WATCHED = 4  # trained parameters that each call looks at
 _SHARDED_BY_FSDP_1 = "FullyShardedDataParallel"
 
@@ -33,7 +33,7 @@ def refuse_other_weights(model: torch.nn.Module, shared: SequenceGroup) -> None:
         raise ConfigError("trireme.parallelize: the model has other parameters on one rank than on another; expected the same on all")
     if not whole:
         return
-    for rank, different in differences({name: _checksum_of(parameter, device) for name, parameter in whole.items()}, shared):
+    for rank, different in differences({name: checksum_of_bits(parameter).to(device) for name, parameter in whole.items()}, shared):
         raise ConfigError(
             f"trireme.parallelize: {_few(different)} of rank {rank} of the group differ from those of rank 0: ranks that share a sample hold "
             "the same weights. Load or draw them alike (one seed before the model and before an adapter is made), and before each "
@@ -66,7 +66,9 @@ class WatchedWeights:
         for number, watched in enumerate(self._watched, 1):
             # A wrapper that came later may have taken the values away.
             if (parameter := watched()) is not None and parameter.untyped_storage().nbytes() > 0:
-                total = total + number * _checksum_of(parameter, device)
+                flat = parameter.detach().reshape(-1)
+                few = flat[:: max(1, len(flat) // _VALUES)][:_VALUES]
+                total = total + number * checksum_of_bits(few).to(device)
         return total
 
     @staticmethod
@@ -103,11 +105,6 @@ def _whole_parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
         and not parameter.is_meta
         and parameter.numel() > 0
     }
-
-
-def _checksum_of(parameter: torch.Tensor, device: torch.device) -> torch.Tensor:
-    flat = parameter.detach().reshape(-1)
-    return checksum_of_bits(flat[:: max(1, len(flat) // _VALUES)][:_VALUES]).to(device)
 
 
 def _few(names: list[str]) -> str:

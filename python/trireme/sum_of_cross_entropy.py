@@ -14,9 +14,9 @@ import dataclasses
 from typing import Optional
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from .errors import ConfigError
+from .once_differentiable import once_differentiable
 
 TOKENS_PER_TILE = 1024
 

@@ -12,11 +12,11 @@ import contextlib
 from typing import Any, Iterator, Mapping, Optional
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from .errors import ConfigError
 from .mlp_modules import find_mlps
 from .model_in_use import called_for, few_ids, replace_forward, vocabulary_of
+from .once_differentiable import once_differentiable
 
 TOKENS_PER_TILE = 2048
 

@@ -37,6 +37,7 @@ FOUR = {
     "map, seedable, another sampler, one data rank": ("batches", dict(sp_size=4, subset=True, seedable=True)),
     "map, split": ("batches", dict(sp_size=2, split=True)),
     "map, dispatched": ("batches", dict(sp_size=2, dispatch=True)),
+    "map, dispatched, seedable": ("batches", dict(sp_size=2, dispatch=True, shuffle=True, seedable=True)),
     "map, dispatched, shuffled": ("batches", dict(sp_size=2, dispatch=True, shuffle=True)),
     "map, dispatched, other lengths": ("batches", dict(sp_size=2, dispatch=True, batch_size=1, uneven=True)),
     "stream": ("batches", dict(sp_size=2, stream=True)),
@@ -177,6 +178,15 @@ def test_a_sequence_group_shares_batches_and_data_ranks_do_not(four, case):
         assert (real != samples) == (options.get("shuffle") is True or options.get("stream") == "chance" or "subset" in options)
 
 
+def test_a_seeds_order_is_the_same_whether_process_0_reads_or_each(four):
+    """So a run that goes on skips what it has had."""
+    orders = [
+        [[sample for batches in zip(rank_0[epoch], rank_2[epoch]) for batch in batches for sample in batch][:11] for epoch in range(2)]
+        for rank_0, _, rank_2, _ in (four[case]["ranks"] for case in ("map, seedable", "map, dispatched, seedable"))
+    ]
+    assert orders[0] == orders[1] and orders[0][0] != orders[0][1]
+
+
 @pytest.mark.parametrize("case", [name for name in FOUR if name.startswith("dealt")])
 def test_batches_that_process_0_reads_are_dealt_as_they_are(four, case):
     """Of no other than one process's rows, but for a data rank that the last round has no batch for."""
@@ -189,7 +199,7 @@ def test_batches_that_process_0_reads_are_dealt_as_they_are(four, case):
         batches = [first + second for first, second in zip(batches[::2], batches[1::2])]
     missing = -len(alone) % len(groups) if "split" not in case else 0
     assert batches == alone + alone[:missing]
-    assert ranks[0][1] == (len(alone[-1]) if missing else -1)  # rows that gather_for_metrics keeps
+    assert ranks[0][1] == (len(alone[-1]) if missing or len(groups) == 1 else -1)  # rows that gather_for_metrics keeps
 
 
 def test_rows_that_cannot_be_split_are_refused(four):

@@ -132,6 +132,40 @@ def run_bf16_sum(group):
     assert parameter.grad.tolist() == [260.0] * 3
 
 
+def test_gradients_that_were_summed_are_refused(ranks):
+    ranks.run(run_summed_twice, 2)
+
+
+def run_summed_twice(group):
+    parameters = [torch.nn.Parameter(torch.zeros(3)) for _ in range(3)]
+
+    def give(*values):
+        for parameter, value in zip(parameters, values):
+            parameter.grad = None if value is None else torch.full((3,), float(value))
+
+    give(1 + group.rank(), 7, None)  # of a penalty every rank has the same
+    trireme.sum_gradients(parameters, group)
+    assert [None if p.grad is None else p.grad[0].item() for p in parameters] == [3, 14, None]
+    with pytest.raises(trireme.ConfigError, match="same on all ranks.*averaged_over"):
+        trireme.sum_gradients(parameters, group)
+    for value in (0, float("nan"), float("inf")):
+        give(value, value, None)
+        trireme.sum_gradients(parameters, group)
+
+
+def test_shards_of_gradients_are_summed_with_their_like(ranks):
+    """FSDP 2 over data ranks, here one, and sums over the ranks that share a sample."""
+    ranks.run(run_sharded_sum, 2)
+
+
+def run_sharded_sum(group):
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2, 1), mesh_dim_names=("sequence", "data"))
+    layer = torch.distributed.fsdp.fully_shard(torch.nn.Linear(3, 5, bias=False), mesh=mesh["data"])
+    layer(torch.full((1, 3), 1.0 + group.rank())).sum().backward()
+    trireme.sum_gradients(layer.parameters(), group)
+    assert layer.weight.grad.full_tensor().tolist() == [[3.0] * 3] * 5
+
+
 def test_what_is_refused_is_named(ranks):
     ranks.run(run_refusals, 1)
 

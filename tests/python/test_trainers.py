@@ -127,7 +127,7 @@ FSDP = {"fsdp": "full_shard", "fsdp_config": {"version": 2, "transformer_layer_c
 
 
 def test_two_ranks_are_as_one_process(alone, tmp_path):
-    """And under FSDP 2, and when a run goes on from its checkpoint."""
+    """And under FSDP 2, after an evaluation, and when a run goes on from its checkpoint."""
     saved = {"sp_size": 2, "save_strategy": "steps", "save_steps": 10}
     resumed = {"sp_size": 2, "resume": str(tmp_path / "runs" / f"run{len(GATE)}" / "checkpoint-10")}
     sharded = {"sp_size": 2, **FSDP}
@@ -137,8 +137,11 @@ def test_two_ranks_are_as_one_process(alone, tmp_path):
     smoothed = "Trainer, label smoothing"  # FSDP 2 changes the name of the model's class, by which a trainer knows that labels shift
     runs = [(case, {"sp_size": 2}) for case in GATE] + [("Trainer", options) for options in (saved, resumed, saved_shards, resumed_shards)]
     runs += [(case, sharded) for case in [*FEW, smoothed, "SFT, LoRA"]]
+    evaluated = {"sp_size": 2, "evaluate": True}
+    runs.append(("Trainer", evaluated))
     found = results(2, tmp_path / "runs", runs)
     compare_all(alone(GATE), found, {"sp_size": 2})
+    compare_all(alone(FEW[:1]), found, evaluated)
     compare_all(alone([*FEW, smoothed, "SFT, LoRA"]), found, sharded)
     for name, expected in alone(FEW)["Trainer"]["weights"].items():
         for through, again in ((saved, resumed), (saved_shards, resumed_shards)):

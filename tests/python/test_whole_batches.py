@@ -212,7 +212,15 @@ def run_refused(group):
             model(**batch)
     assert model.loss_function is own
 
+    with pytest.raises(trireme.ConfigError, match="averaged_over=4 with a group of 2, expected 1 to 2"):
+        with trireme.parallelize(model, group, averaged_over=4):
+            pass
     mesh = torch.distributed.device_mesh.DeviceMesh.from_group(group, "cpu")
+    routed = torch.nn.parallel.DistributedDataParallel(make_model("mixtral"), process_group=group)
+    routed.module.config.output_router_logits = True
+    with pytest.raises(trireme.ConfigError, match="or a router's loss, and DistributedDataParallel averages"):
+        with trireme.parallelize(routed, group):
+            pass
     averaged = [
         torch.nn.parallel.DistributedDataParallel(make_model("llama"), process_group=group),
         torch.distributed.fsdp.fully_shard(make_model("llama"), mesh=mesh),

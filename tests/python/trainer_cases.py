@@ -125,11 +125,11 @@ CASES = {
 }
 
 
-def run(case, folder, sp_size=None, micro_batches=2, steps=STEPS, resume=None, second=False, **options):
+def run(case, folder, sp_size=None, micro_batches=2, steps=STEPS, resume=None, second=False, evaluate=False, **options):
     """20 steps of a case; what it logged, its gradients of the first and last step, and its weights in the end.
 
     sp_size: 0 is the trainer as it is. micro_batches: of a step, over data ranks and accumulation. second: another trainer is made
-    after the arguments of this one.
+    after the arguments of this one. evaluate: before it trains.
     """
     import datasets
     import transformers
@@ -193,6 +193,9 @@ def run(case, folder, sp_size=None, micro_batches=2, steps=STEPS, resume=None, s
         torch.manual_seed(100 + torch.distributed.get_rank())  # what ranks draw for themselves differs
     gradients = Gradients(steps)
     trainer.add_callback(gradients.callback())
+    if evaluate:
+        trainer.evaluate()
+        trainer.state.log_history.clear()
     trainer.train(resume_from_checkpoint=resume)
     model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
     assert isinstance(model, FSDPModule) == bool(arguments.fsdp)

@@ -36,6 +36,8 @@ def prepare_data_loader(accelerator, config, data_loader, device_placement=None,
     if dispatch:
         if settings.use_stateful_dataloader:
             raise ConfigError("use_stateful_dataloader together with dispatched batches is refused: set one of them to False")
+        if settings.use_seedable_sampler and isinstance(sampler := theirs.get_sampler(data_loader), RandomSampler):
+            (data_loader.batch_sampler or data_loader.sampler).sampler = _seedable(sampler, _seed_of_all(settings))  # as Accelerate does where it sees the sampler
         batches = DispatchedBatches(data_loader, data_rank, data_ranks, settings.split_batches)
         data_loader, data_ranks, data_rank = DataLoader(batches, batch_size=None, collate_fn=_as_it_is), 1, 0
     prepared = theirs.prepare_data_loader(
@@ -64,6 +66,12 @@ def _seed_of_all(settings) -> int:
     return broadcast_object_list([torch.random.initial_seed() if settings.data_seed is None else settings.data_seed])[0]
 
 
+def _seedable(sampler: RandomSampler, seed: int) -> theirs.SeedableRandomSampler:
+    return theirs.SeedableRandomSampler(
+        data_source=sampler.data_source, replacement=sampler.replacement, num_samples=sampler._num_samples, generator=torch.Generator(), data_seed=seed
+    )
+
+
 def _one_order(data_loader: DataLoader, prepared: DataLoader, from_torchs: bool) -> None:
     """One order of samples on all ranks. Accelerate leaves it to each process where there is but one data rank, and where
     seeds are asked for and the sampler has none.
@@ -88,8 +96,8 @@ class DispatchedBatches(IterableDataset):
     """The batches of one data rank, read by process 0 and sent to all. To iterate is collective over all processes.
 
     Of several data ranks, a last round that is not full is filled up with rows of the first, as Accelerate does with even
-    batches; how many of its rows are real goes to Accelerate's gradient state, for gather_for_metrics. A collator that packs
-    gives fewer rows than samples: its batches stay as they are.
+    batches. How many rows of the last round are real goes to Accelerate's gradient state, for gather_for_metrics. A collator that
+    packs gives fewer rows than samples: its batches stay as they are.
     """
 
     def __init__(self, source: DataLoader, data_rank: int, data_ranks: int, split_batches: bool):
@@ -132,7 +140,7 @@ class DispatchedBatches(IterableDataset):
             return None, 0, repr(error)
 
     def _rounds(self) -> Iterator[tuple[list, int]]:
-        """On process 0: each data rank's batch, and how many rows are real in a round that was filled up, else 0."""
+        """On process 0: each data rank's batch, and of a last round that may be short how many rows are real, else 0."""
         per_round = 1 if self.split_batches else self.data_ranks
         size = self.source.batch_size
         first: list = []
@@ -151,7 +159,7 @@ class DispatchedBatches(IterableDataset):
     def _filled(self, taken: list, per_round: int, first: list, packed: bool) -> tuple[list, int]:
         """The last round. packed: some batch before had another number of rows than of samples."""
         if self.data_ranks == 1:
-            return self._of_ranks(taken), 0
+            return self._of_ranks(taken), find_batch_size(taken[0]) or 0
         wanted = 0
         if self.split_batches:
             wanted = -(-find_batch_size(taken[0]) // self.data_ranks) * self.data_ranks

@@ -15,6 +15,7 @@ import sys
 from typing import Iterator, Optional, TypeVar
 
 import transformers
+from accelerate.utils import DistributedType
 from transformers.trainer_pt_utils import BatchRebalanceSampler
 
 from ..errors import ConfigError
@@ -177,8 +178,17 @@ class _SequenceParallel:
         return super().floating_point_ops(inputs) // self.args.parallelism_config.sp_size
 
     def _inner_training_loop(self, *arguments, **keywords):
+        self._forget_evaluation()
         with self._over_ranks():
             return super()._inner_training_loop(*arguments, **keywords)
+
+    def _forget_evaluation(self) -> None:
+        """Of a model that evaluate() prepared Accelerate believes that it is done, and would train it without DDP, each rank for itself."""
+        wrapped_by_ddp = self.accelerator.distributed_type in (DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
+        if wrapped_by_ddp and self.model_wrapped is self.model and self.model in self.accelerator._models:
+            self.accelerator._models.remove(self.model)
+            self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
+            del self.model._is_accelerate_prepared
 
     def evaluation_loop(self, *arguments, **keywords):
         with self._over_ranks():
