@@ -78,10 +78,11 @@ def sum_gradients(parameters: Iterable[torch.nn.Parameter], group: Group = None)
     wanted = [parameter for parameter in parameters if parameter.requires_grad]
     if shared.size == 1 or not wanted:
         return
-    ranks = torch.stack(shared.all_gather(torch.stack([_print_of(parameter.grad, wanted[0].device) for parameter in wanted])))
-    used = (ranks != _NO_GRADIENT).any(dim=0)
-    finite = (ranks > 0) & (ranks < _NOT_FINITE)
-    if finite.any() and (ranks == ranks[0]).all():
+    mine = torch.stack([_norm_bits(parameter.grad, wanted[0].device) for parameter in wanted])
+    norms = torch.stack(shared.all_gather(mine))  # of each rank and parameter
+    used = (norms != _NO_GRADIENT).any(dim=0)
+    finite = (norms > 0) & (norms < _NOT_FINITE)
+    if finite.any() and (norms == norms[0]).all():
         raise ConfigError(
             "sum_gradients: got gradients that are the same on all ranks of the group: they were summed before (a second call, or a call after each "
             "micro-batch), or DDP, FSDP or DeepSpeed averaged them. Sum them once before optimizer.step(), or leave it to the wrapper and give averaged_over"
@@ -105,7 +106,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _print_of(gradient: Optional[torch.Tensor], device: torch.device) -> torch.Tensor:
+def _norm_bits(gradient: Optional[torch.Tensor], device: torch.device) -> torch.Tensor:
     """An int64 scalar: the bits of its norm in fp32, of no gradient -1."""
     if gradient is None:
         return torch.tensor(_NO_GRADIENT, device=device)

@@ -102,7 +102,7 @@ class ModelCalls:
                 "on the left, and the call's position_ids count the padding too (as those do that trireme.shard makes): give "
                 "position_ids=(attention_mask.cumsum(1) - 1).clamp(min=0) in the whole batch, or pad on the right"
             )
-        if mask is not None and module is not module.base_model and (wants_router_logits(self.model) if (wanted := given.get("output_router_logits")) is None else wanted):
+        if mask is not None and module is not module.base_model and self._wants_router_logits(given):
             self._mask_shard, given["attention_mask"] = given["attention_mask"], mask
         if "use_cache" in signature or rest:
             given["use_cache"] = False
@@ -164,6 +164,10 @@ class ModelCalls:
             )
         if not any(torch.is_tensor(given.get(name)) for name in ("input_ids", "inputs_embeds")):
             raise ConfigError("trireme.parallelize: the model was called with neither input_ids nor inputs_embeds")
+
+    def _wants_router_logits(self, given: dict[str, Any]) -> bool:
+        wanted = given.get("output_router_logits")
+        return wants_router_logits(self.model) if wanted is None else wanted
 
     @torch.compiler.disable
     def _before_language_model(self, _language_model, arguments, keywords):
