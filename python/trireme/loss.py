@@ -110,5 +110,6 @@ def _norm_bits(gradient: Optional[torch.Tensor], device: torch.device) -> torch.
     """An int64 scalar: the bits of its norm in fp32, of no gradient -1."""
     if gradient is None:
         return torch.tensor(_NO_GRADIENT, device=device)
-    norm = torch.linalg.vector_norm(_local(gradient), dtype=torch.float32)
-    return norm.view(torch.int32).to(device=device, dtype=torch.int64).abs()
+    local = _local(gradient)
+    norm = torch.linalg.vector_norm(local, dtype=torch.promote_types(local.dtype, torch.float32))
+    return norm.float().view(torch.int32).to(device=device, dtype=torch.int64).abs()

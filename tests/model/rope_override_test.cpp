@@ -253,6 +253,24 @@ TEST(RopeOverride, attn_factor_which_transformers_passes_over_is_refused_with_wh
               AllOf(HasSubstr("attn_factor is 0.878"), HasSubstr("\"attention_factor\": 1")));
 }
 
+// transformers looks for it beside the layer types alone (_compute_yarn_parameters).
+TEST(RopeOverride,
+     truncate_of_a_layer_type_which_transformers_passes_over_is_refused_unless_it_says_the_same) {
+  const auto gemma = [](bool truncate) {
+    const Json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"truncate", truncate}};
+    return parse_model_config({{"model_type", "gemma3_text"},
+                               {"max_position_embeddings", kOriginal},
+                               {"rope_parameters", {{"full_attention", yarn}}}},
+                              "gemma 3");
+  };
+  EXPECT_EQ(gemma(true).rope.kind, RopeKind::yarn);
+  EXPECT_THAT(message_of<ConfigError>([&] { gemma(false); }),
+              HasSubstr("transformers passes this key over where layer types have their own"));
+  const char* const said = R"({"rope_type": "yarn", "factor": 16, "truncate": false})";
+  EXPECT_THAT(message_of<ConfigError>([&] { with(said, gemma(true)); }), HasSubstr("truncate"));
+  EXPECT_FALSE(with(said).rope.truncate) << "of one rotary embedding for all layers it counts";
+}
+
 // As published: 131,072 positions beside a linear scaling by 8 are what was reached.
 TEST(RopeOverride, a_linear_scaling_of_gemma_3_has_reached_its_positions) {
   const ModelConfig published =

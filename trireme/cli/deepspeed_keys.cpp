@@ -144,7 +144,8 @@ void add_optimizer(KeyTable& t) {
   t.option(kNumber, "lr", "learning_rate");
   t.together(kTwoNumbers, "betas", "--adam_beta1 and --adam_beta2");
   t.option(kNumber, "eps", "adam_epsilon");
-  t.option(kNumber, "weight_decay", "weight_decay", "skips norms and biases, as the Trainer does");
+  t.option(kNumber, "weight_decay", "weight_decay",
+           "skips norms and biases, as the Trainer does, and other vectors");
   t.together(
       kBoolean, "adam_w_mode",
       "false with type Adam is Adam with L2 decay, which is not built: refused unless weight_decay is 0");

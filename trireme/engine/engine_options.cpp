@@ -107,7 +107,8 @@ void list_update_options(OptionList& list, EngineOptions& o) {
   list.real("adam_beta1", optimizer.beta1, from_to_below(0, 1), "decay of AdamW's mean of gradients");
   list.real("adam_beta2", optimizer.beta2, from_to_below(0, 1), "decay of AdamW's mean of squared gradients");
   list.real("adam_epsilon", optimizer.epsilon, from_to(0, 1), "added to the root of AdamW's mean of squares");
-  list.real("weight_decay", optimizer.weight_decay, from_to(0, kMostFloat), "skips norms and biases");
+  list.real("weight_decay", optimizer.weight_decay, from_to(0, kMostFloat),
+            "skips norms, biases and other vectors");
   list.real("max_grad_norm", optimizer.max_grad_norm, from_to(0, kMostFloat),
             "gradients are clipped to this norm; 0: not");
   list.choice("optim_state_dtype", optimizer.state_dtype, kSumDtypes,

@@ -162,10 +162,7 @@ std::vector<int64_t> layer_windows(const ConfigKeys& keys, const DecoderKind& ki
       (by_use && keys.boolean("use_sliding_window", false)))
     window = keys.integer_or_null("sliding_window", kind.silent_window);
   if (kind.windows == Windows::none && keys.boolean("use_sliding_window", false))
-    keys.refuse(
-        "use_sliding_window",
-        cat("sliding windows of a ", kind.model_type,
-            " are not built; mistral, mixtral, qwen2, qwen3, gemma2, gemma3_text and gemma4_text have them"));
+    keys.refuse("use_sliding_window", cat("sliding windows of a ", kind.model_type, " are not built"));
   if (window && *window < 1)
     keys.refuse("sliding_window",
                 cat("expected at least 1 token", patterned ? "" : ", or null for full attention"));

@@ -24,7 +24,7 @@ struct ParameterSpec {
   std::vector<int64_t> shape;  // as in the checkpoint
   int64_t offset = 0;          // elements from the start of the unit's flat buffer
   int64_t elements = 0;
-  bool decays = true;  // weight decay skips norms and biases
+  bool decays = true;  // weight decay skips norms, biases and other vectors
   // In exact arithmetic the gradient is zero, and what is computed is rounding: the bias of k without rotary
   // adds the same to all scores of a query, which softmax does not see.
   bool gradient_vanishes = false;

@@ -33,20 +33,23 @@ double scaling_factor(const ConfigKeys& rope) {
 struct KeysBeside {
   const char* theta = "rope_theta";
   double silent_theta = 10000;
-  bool original_length = true;  // it wins over the one inside, as in transformers
+  // transformers reads the original length there first, and truncate; of a layer type's own dictionary it reads
+  // the length inside alone, and truncate nowhere.
+  bool of_all_layers = true;
   std::optional<double> silent_turning_share = {};
 };
 
 int64_t original_length(const ConfigKeys& keys, const ConfigKeys& rope, const ModelConfig& config,
                         const KeysBeside& beside) {
-  const bool outside = beside.original_length && keys.has(kOriginalPositions);
+  const bool outside = beside.of_all_layers && keys.has(kOriginalPositions);
   const ConfigKeys& holder = outside ? keys : rope;
   const int64_t length = holder.integer(kOriginalPositions, config.max_position_embeddings);
   if (length < 1) holder.refuse(kOriginalPositions, "expected 1 or more");
   return length;
 }
 
-void parse_yarn(const ConfigKeys& rope, const ModelConfig& config, RopeConfig& result) {
+void parse_yarn(const ConfigKeys& rope, const ModelConfig& config, const KeysBeside& beside,
+                RopeConfig& result) {
   if (rope.json().contains("factor") && rope.json()["factor"].is_null())
     result.factor = static_cast<double>(config.max_position_embeddings) /
                     static_cast<double>(result.original_max_position_embeddings);
@@ -70,6 +73,9 @@ void parse_yarn(const ConfigKeys& rope, const ModelConfig& config, RopeConfig& r
   result.mscale = rope.number_or_null("mscale");
   result.mscale_all_dim = rope.number_or_null("mscale_all_dim");
   result.truncate = rope.boolean("truncate", true);
+  if (!result.truncate && !beside.of_all_layers)
+    rope.refuse("truncate",
+                "transformers passes this key over where layer types have their own; leave it out");
 }
 
 void parse_llama3(const ConfigKeys& rope, RopeConfig& result) {
@@ -140,7 +146,7 @@ RopeConfig parse_rope(const ConfigKeys& keys, const ConfigKeys& rope, const Mode
       break;
     case RopeKind::yarn:
       result.original_max_position_embeddings = original_length(keys, rope, config, beside);
-      parse_yarn(rope, config, result);
+      parse_yarn(rope, config, beside, result);
       break;
     case RopeKind::llama3:
       result.original_max_position_embeddings = original_length(keys, rope, config, beside);
@@ -254,8 +260,8 @@ LayerRopes parse_said_layer_ropes(const ConfigKeys& keys, const ModelConfig& con
     return rope;
   };
   const ConfigKeys full = of_type(kFullAttention);
-  LayerRopes ropes{parse_rope(keys, full, config, {.original_length = false}),
-                   parse_rope(keys, of_type(kSlidingAttention), config, {.original_length = false})};
+  LayerRopes ropes{parse_rope(keys, full, config, {.of_all_layers = false}),
+                   parse_rope(keys, of_type(kSlidingAttention), config, {.of_all_layers = false})};
   set_stretched(full, config, ropes.full);
   return ropes;
 }
