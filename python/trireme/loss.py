@@ -6,6 +6,7 @@ one process; no factor of the number of ranks is anywhere.
 
 from __future__ import annotations
 
+import warnings
 from typing import Iterable, Optional, Union
 
 import torch
@@ -72,7 +73,7 @@ def sum_gradients(parameters: Iterable[torch.nn.Parameter], group: Group = None)
     One that got no gradient on this rank (an expert without tokens) counts as zero; one that got none on any rank keeps none, as
     in one process, so that no optimizer decays it or moves it by its momentum. Gradients of 16 bits are summed in fp32 and rounded
     once, one parameter after another. Of FSDP's shards (over ranks outside the group) each is summed with its like. Gradients
-    that are the same on all ranks, to the bit, were summed or averaged before: they are refused. Collective.
+    whose norms are the same on all ranks were probably summed or averaged before: a warning says so. Collective.
     """
     shared = sequence_group(group)
     wanted = [parameter for parameter in parameters if parameter.requires_grad]
@@ -83,9 +84,12 @@ def sum_gradients(parameters: Iterable[torch.nn.Parameter], group: Group = None)
     used = (norms != _NO_GRADIENT).any(dim=0)
     finite = (norms > 0) & (norms < _NOT_FINITE)
     if finite.any() and (norms == norms[0]).all():
-        raise ConfigError(
-            "sum_gradients: got gradients that are the same on all ranks of the group: they were summed before (a second call, or a call after each "
-            "micro-batch), or DDP, FSDP or DeepSpeed averaged them. Sum them once before optimizer.step(), or leave it to the wrapper and give averaged_over"
+        warnings.warn(
+            "sum_gradients: got gradients whose norms are the same on all ranks of the group. Were they summed before (a second call, or a call after "
+            "each micro-batch), or averaged by DDP, FSDP or DeepSpeed? Sum them once before optimizer.step(), or leave it to the wrapper and give "
+            "averaged_over. A head or a penalty that every rank computes whole has such gradients too, and may be summed if its part was divided by "
+            "the group's size",
+            stacklevel=2,
         )
     for parameter, is_used in zip(wanted, used.tolist()):
         if not is_used:

@@ -11,7 +11,7 @@ from typing import Callable, Optional
 
 import torch
 
-_MESSAGE = "trireme: attention, losses and MLPs in tiles have first derivatives alone: a gradient of a gradient (create_graph=True) is refused"
+_MESSAGE = "trireme: attention, Gated DeltaNet, losses and MLPs in tiles have first derivatives alone: a gradient of a gradient (create_graph=True) is refused"
 
 
 def once_differentiable(backward: Callable) -> Callable:

@@ -56,7 +56,7 @@ def parallelize(
         1 where they are summed (trireme.sum_gradients). With shards it is about a router's loss alone; trireme.loss has its own.
 
     Every rank of the group calls the model in the same order, forward and backward. Backward belongs into the block too: layers
-    that are checkpointed run again in it. Refused by name: models that mix tokens outside attention (but for Gated DeltaNet, which
+    that are checkpointed run again in it. Open the block once, around the loop: its beginning runs the model a few times and reads all weights. Refused by name: models that mix tokens outside attention (but for Gated DeltaNet, which
     is shared too: gated_delta_net.py), ranks whose weights differ, attention dropout, layerdrop, NEFTune, caches, chunked and custom masks.
     """
     refuse_untested_transformers("trireme.parallelize", "whose masks and attention interface it reads; other versions are refused")
@@ -68,7 +68,7 @@ def parallelize(
             "these ranks gradients are averaged (of all ranks of the run, data ranks too, it is trireme.loss that asks)"
         )
     if averaged_over == 1 and shared.size > 1 and (whole_batches or wants_router_logits(target)):
-        _refuse_unsaid_average(model, shared)
+        _refuse_unsaid_average(model, shared, "whole_batches=True" if whole_batches else "a router's loss (output_router_logits)")
     if whole_batches and averaged_over == 1 and shared.size > 1:
         _refuse_head_of_its_own(model, target)
     if not whole_batches:
@@ -129,7 +129,7 @@ def _refuse_what_differs(model: torch.nn.Module, vocabulary: int, attention: Lay
     attention.calls.watch(model)
 
 
-def _refuse_unsaid_average(model: torch.nn.Module, shared: SequenceGroup) -> None:
+def _refuse_unsaid_average(model: torch.nn.Module, shared: SequenceGroup, what: str) -> None:
     """Under a wrapper that averages over ranks of the group, gradients would be divided by their number."""
     own = set(dist.get_process_group_ranks(shared.process_group))
     for module in model.modules():
@@ -143,8 +143,8 @@ def _refuse_unsaid_average(model: torch.nn.Module, shared: SequenceGroup) -> Non
             continue
         if len(averaged := own & set(ranks)) > 1:
             raise ConfigError(
-                f"trireme.parallelize: got averaged_over=1 with whole_batches=True or a router's loss, and {type(module).__name__} averages "
-                f"gradients over {len(averaged)} ranks of the group; expected averaged_over={len(averaged)}"
+                f"trireme.parallelize: got averaged_over=1 with {what}, and {type(module).__name__} averages gradients over {len(averaged)} ranks of "
+                f"the group; expected averaged_over={len(averaged)}"
             )
 
 

@@ -1,4 +1,4 @@
-// Cores of its own for each rank of a machine.
+// Which cores a rank of a machine computes on.
 //
 // Where ranks may run on any core, a rank that waited in an exchange is woken on the core of the rank that
 // woke it, and both compute there until the kernel moves one, milliseconds later. So each rank is bound to

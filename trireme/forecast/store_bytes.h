@@ -32,7 +32,7 @@ int64_t optimizer_bytes(const ForecastInputs& inputs);
 int64_t master_bytes(const ForecastInputs& inputs);
 bool splits_masters(const ForecastInputs& inputs);
 // Of a checkpoint that is written while training goes on: the states, fp32, of the units that this rank
-// writes (train/checkpoint_shard.h). In the host's memory.
+// writes (train/checkpoint_shard.h), and padding that no checkpoint holds. In the host's memory.
 int64_t snapshot_bytes(const ForecastInputs& inputs);
 // Of the sum of a unit's gradient over ranks; and before it is finished (sums_go_beside_backward), when the
 // fp32 gradient itself is counted as one.

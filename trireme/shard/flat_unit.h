@@ -25,8 +25,8 @@ struct FlatSpan {
 
 struct FlatUnit {
   std::string name;
-  int64_t elements = 0;
-  std::vector<FlatSpan> spans;  // padding between them belongs to none
+  int64_t elements = 0;         // with the padding that makes shares equal (unit_shares.h)
+  std::vector<FlatSpan> spans;  // padding between and behind them belongs to none
   int64_t begin = 0;            // of a share: its first element in the whole unit
 };
 

@@ -1,5 +1,6 @@
 #include "trireme/shard/masters.h"
 
+#include "trireme/base/error.h"
 #include "trireme/comm/collectives.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/memory/through_pinned.h"
@@ -10,9 +11,12 @@ namespace trireme {
 std::vector<UnitShare> owned_shares(const std::vector<FlatUnit>& units, const Group& group, bool sharded) {
   std::vector<UnitShare> shares;
   shares.reserve(units.size());
-  for (const FlatUnit& unit : units)
+  for (const FlatUnit& unit : units) {
+    TRIREME_ASSERT(!sharded || unit.elements % group.size() == 0, "unit ", unit.name, " of ", unit.elements,
+                   " elements without its padding for ", group.size(), " ranks");
     shares.push_back(sharded ? share_of(unit.elements, group.size(), group.rank())
                              : UnitShare{0, unit.elements});
+  }
   return shares;
 }
 

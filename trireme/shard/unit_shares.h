@@ -18,7 +18,7 @@ struct UnitShare {
 
 // Of the flat buffer of a unit of so many elements, whose spans end before the padding.
 int64_t padded_elements(int64_t elements, int ranks);
-// Of that buffer.
+// Of that buffer; `elements` with its padding or without, which is the same share.
 UnitShare share_of(int64_t elements, int ranks, int rank);
 // One entry a rank: what collectives are told of equal shares.
 std::vector<int64_t> equal_shares(int64_t share_elements, int ranks);

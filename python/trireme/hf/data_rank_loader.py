@@ -159,7 +159,7 @@ class DispatchedBatches(IterableDataset):
     def _filled(self, taken: list, per_round: int, first: list, packed: bool) -> tuple[list, int]:
         """The last round. packed: some batch before had another number of rows than of samples."""
         if self.data_ranks == 1:
-            return self._of_ranks(taken), find_batch_size(taken[0]) or 0
+            return self._of_ranks(taken), 0 if packed or self.source.batch_size is None else find_batch_size(taken[0])
         wanted = 0
         if self.split_batches:
             wanted = -(-find_batch_size(taken[0]) // self.data_ranks) * self.data_ranks

@@ -185,9 +185,10 @@ class _SequenceParallel:
     def _forget_evaluation(self) -> None:
         """Of a model that evaluate() prepared Accelerate believes that it is done, and would train it without DDP, each rank for itself."""
         wrapped_by_ddp = self.accelerator.distributed_type in (DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
-        if wrapped_by_ddp and self.model_wrapped is self.model and self.model in self.accelerator._models:
-            self.accelerator._models.remove(self.model)
-            self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
+        uncompiled = getattr(self.model_wrapped, "_orig_mod", self.model_wrapped)
+        if wrapped_by_ddp and uncompiled is self.model and getattr(self.model, "_is_accelerate_prepared", False):
+            self.accelerator._models = [model for model in self.accelerator._models if model is not self.model]
+            self.model_wrapped = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
             del self.model._is_accelerate_prepared
 
     def evaluation_loop(self, *arguments, **keywords):
