@@ -157,9 +157,11 @@ def test_two_ranks_are_as_one_process_in_every_other_case(alone, tmp_path):
     offload = {"use_reentrant": False, "offload": True}
     offloaded = {"sp_size": 2, "gradient_checkpointing": True, "gradient_checkpointing_kwargs": offload}
     runs = [(case, {"sp_size": 2}) for case in cases] + [(case, sharded) for case in CASES]
-    runs += [(case, compiled) for case in FEW] + [(case, offloaded) for case in FEW[:2]]  # TRL's DPOTrainer does not read "offload"
+    evaluated = {**compiled, "evaluate": True}
+    runs += [("Trainer", evaluated)] + [(case, compiled) for case in FEW] + [(case, offloaded) for case in FEW[:2]]  # TRL's DPOTrainer does not read "offload"
     found = results(2, tmp_path / "runs", runs)
     compare_all(alone(FEW), found, compiled)
+    compare_all(alone(FEW[:1]), found, evaluated)
     compare_all(alone(FEW[:2]), found, offloaded)
     compare_all(alone(cases), found, {"sp_size": 2})
     compare_all(alone(CASES), found, sharded)
