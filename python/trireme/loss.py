@@ -6,6 +6,7 @@ one process; no factor of the number of ranks is anywhere.
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Iterable, Optional, Union
 
@@ -79,11 +80,11 @@ def sum_gradients(parameters: Iterable[torch.nn.Parameter], group: Group = None)
     wanted = [parameter for parameter in parameters if parameter.requires_grad]
     if shared.size == 1 or not wanted:
         return
-    mine = torch.stack([_norm_bits(parameter.grad, wanted[0].device) for parameter in wanted])
+    mine = torch.stack([_norm(parameter.grad, wanted[0].device) for parameter in wanted])
     norms = torch.stack(shared.all_gather(mine))  # of each rank and parameter
-    used = (norms != _NO_GRADIENT).any(dim=0)
-    finite = (norms > 0) & (norms < _NOT_FINITE)
-    if finite.any() and (norms == norms[0]).all():
+    used = (norms >= 0).any(dim=0)
+    tells = (norms > 0) & norms.isfinite()
+    if tells.any() and (norms == norms[0]).all():
         warnings.warn(
             "sum_gradients: got gradients whose norms are the same on all ranks of the group. Were they summed before (a second call, or a call after "
             "each micro-batch), or averaged by DDP, FSDP or DeepSpeed? Sum them once before optimizer.step(), or leave it to the wrapper and give "
@@ -103,17 +104,14 @@ def sum_gradients(parameters: Iterable[torch.nn.Parameter], group: Group = None)
             gradient.copy_(summed)
 
 
-_NO_GRADIENT, _NOT_FINITE = -1, 0x7F800000
-
-
 def _local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _norm_bits(gradient: Optional[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """An int64 scalar: the bits of its norm in fp32, of no gradient -1."""
+def _norm(gradient: Optional[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """An fp32 scalar; -1: there is no gradient; infinite also where it is NaN, which would equal no other rank's."""
     if gradient is None:
-        return torch.tensor(_NO_GRADIENT, device=device)
+        return torch.tensor(-1.0, device=device)
     local = _local(gradient)
     norm = torch.linalg.vector_norm(local, dtype=torch.promote_types(local.dtype, torch.float32))
-    return norm.float().view(torch.int32).to(device=device, dtype=torch.int64).abs()
+    return norm.to(device=device, dtype=torch.float32).nan_to_num(nan=math.inf, posinf=math.inf)

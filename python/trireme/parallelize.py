@@ -67,10 +67,12 @@ def parallelize(
             f"trireme.parallelize: got averaged_over={averaged_over} with a group of {shared.size}, expected 1 to {shared.size}: over how many of "
             "these ranks gradients are averaged (of all ranks of the run, data ranks too, it is trireme.loss that asks)"
         )
-    if averaged_over == 1 and shared.size > 1 and (whole_batches or wants_router_logits(target)):
-        _refuse_unsaid_average(model, shared, "whole_batches=True" if whole_batches else "a router's loss (output_router_logits)")
-    if whole_batches and averaged_over == 1 and shared.size > 1:
+    summed = averaged_over == 1 and shared.size > 1
+    if summed and whole_batches:
+        _refuse_unsaid_average(model, shared, "whole_batches=True")
         _refuse_head_of_its_own(model, target)
+    if summed and not whole_batches and wants_router_logits(target):
+        _refuse_unsaid_average(model, shared, "a router's loss (output_router_logits)")
     if not whole_batches:
         _refuse_prompts_of_each_shard(model)
     with over_ranks(model, ModelCalls(target, shared, averaged_over, whole_batches)) as refuse_what_differs:

@@ -8,6 +8,7 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/device/cpu_caching_allocator.h"
+#include "trireme/forecast/sequence_ranks.h"
 #include "trireme/forecast/store_bytes.h"
 #include "trireme/model/model_layout.h"
 #include "trireme/train/dry_run.h"
@@ -57,7 +58,7 @@ TEST(RunMemory, of_a_save_in_the_background_is_what_the_forecast_says) {
   ForecastInputs inputs;
   for (const UnitSpec& unit : make_model_layout(read_model_config(run.model())).units)
     inputs.model.unit_elements.push_back(unit.elements);
-  inputs.ranks = 2;
+  inputs = with_ranks(inputs, 2, 0);
   inputs.save_in_background = true;
   std::ifstream in(options.output_dir / "metrics.jsonl");
   for (std::string line; std::getline(in, line);) {

@@ -229,15 +229,14 @@ int64_t sum_buffer_bytes(const ForecastInputs& inputs, int64_t unit_elements) {
   const int64_t share = share_of(unit_elements, inputs.ranks, inputs.rank).elements;
   const bool narrows = inputs.reduce_bytes != kFloat_bytes;
   const int64_t narrowed = narrows ? unit_elements * inputs.reduce_bytes : 0;
-  const RankSums sums = inputs.rank_sums;
-  if (sums == RankSums::of_blocks)
+  if (inputs.rank_sums == RankSums::of_blocks)
     return narrowed + reduce_scatter_bytes(share, inputs.ranks, inputs.reduce_bytes, inputs.device_is_host);
-  const int64_t buffers = sums == RankSums::while_reading
+  const int64_t buffers = inputs.rank_sums == RankSums::while_reading
                               ? read_sum_buffer_bytes(share, inputs.reduce_bytes, inputs.device_is_host)
                               : 0;
   // shard/whole_gradients.cpp
   const bool whole_gradients = inputs.zero < 2 && !inputs.update_in_backward;
-  const bool in_place = inputs.zero == 0 || (sums == RankSums::while_reading && whole_gradients);
+  const bool in_place = inputs.zero == 0 || (inputs.rank_sums == RankSums::while_reading && whole_gradients);
   return narrowed + buffers + (in_place ? 0 : share * kFloat_bytes);
 }
 

@@ -15,17 +15,17 @@ void sum_gradient(Group& group, at::Tensor& gradient, bool shard, at::ScalarType
     all_reduce_sum(group, gradient);
     return;
   }
-  const int64_t elements = gradient.size(0) / group.size();
-  const at::Tensor share = gradient.narrow(0, elements * group.rank(), elements);
+  const UnitShare own = share_of(gradient.size(0), group.size(), group.rank());
+  const at::Tensor share = gradient.narrow(0, own.begin, own.elements);
   begin_sum_of_share(group, gradient, reduce_dtype, share).wait();
-  if (!shard) all_gather(group, share, equal_shares(elements, group.size()), gradient);
+  if (!shard) all_gather(group, share, equal_shares(own.elements, group.size()), gradient);
 }
 
 PendingRows begin_sum_of_share(Group& group, const at::Tensor& gradient, at::ScalarType reduce_dtype,
                                at::Tensor output) {
   const MemoryScope scope(MemoryCategory::communication);
-  return begin_reduce_scatter_sum(group, gradient.to(reduce_dtype),
-                                  equal_shares(gradient.size(0) / group.size(), group.size()),
+  const UnitShare own = share_of(gradient.size(0), group.size(), group.rank());
+  return begin_reduce_scatter_sum(group, gradient.to(reduce_dtype), equal_shares(own.elements, group.size()),
                                   gradient.scalar_type(), std::move(output));
 }
 

@@ -12,8 +12,9 @@ std::vector<UnitShare> owned_shares(const std::vector<FlatUnit>& units, const Gr
   std::vector<UnitShare> shares;
   shares.reserve(units.size());
   for (const FlatUnit& unit : units) {
-    TRIREME_ASSERT(!sharded || unit.elements % group.size() == 0, "unit ", unit.name, " of ", unit.elements,
-                   " elements without its padding for ", group.size(), " ranks");
+    TRIREME_ASSERT(!sharded || unit.elements == padded_elements(unit.elements, group.size()), "unit ",
+                   unit.name, " of ", unit.elements, " elements without its padding for ", group.size(),
+                   " ranks");
     shares.push_back(sharded ? share_of(unit.elements, group.size(), group.rank())
                              : UnitShare{0, unit.elements});
   }

@@ -33,11 +33,14 @@ def prepare_data_loader(accelerator, config, data_loader, device_placement=None,
     if dispatch is None:
         dispatch = device_placement and isinstance(data_loader.dataset, IterableDataset)
     data_ranks, data_rank = config.data_parallel_size, config.data_rank
+    sampler = theirs.get_sampler(data_loader)
+    seed = _seed_of_all(settings) if settings.use_seedable_sampler else settings.data_seed
+    seeded = settings.use_seedable_sampler and isinstance(sampler, RandomSampler)
     if dispatch:
         if settings.use_stateful_dataloader:
             raise ConfigError("use_stateful_dataloader together with dispatched batches is refused: set one of them to False")
-        if settings.use_seedable_sampler and isinstance(sampler := theirs.get_sampler(data_loader), RandomSampler):
-            (data_loader.batch_sampler or data_loader.sampler).sampler = _seedable(sampler, _seed_of_all(settings))  # as Accelerate does where it sees the sampler
+        if seeded:  # as Accelerate does where it sees the sampler
+            (data_loader.batch_sampler or data_loader.sampler).sampler = _seedable(sampler, seed)
         batches = DispatchedBatches(data_loader, data_rank, data_ranks, settings.split_batches)
         data_loader, data_ranks, data_rank = DataLoader(batches, batch_size=None, collate_fn=_as_it_is), 1, 0
     prepared = theirs.prepare_data_loader(
@@ -51,11 +54,11 @@ def prepare_data_loader(accelerator, config, data_loader, device_placement=None,
         dispatch_batches=False,
         even_batches=settings.even_batches,
         use_seedable_sampler=settings.use_seedable_sampler,
-        data_seed=_seed_of_all(settings) if settings.use_seedable_sampler else settings.data_seed,
+        data_seed=seed,
         non_blocking=settings.non_blocking,
         use_stateful_dataloader=settings.use_stateful_dataloader,
     )
-    if not dispatch and not (settings.use_seedable_sampler and isinstance(theirs.get_sampler(data_loader), RandomSampler)):
+    if not dispatch and not seeded:
         _one_order(data_loader, prepared, settings.use_seedable_sampler)
     accelerator._dataloaders.append(prepared)
     return prepared
