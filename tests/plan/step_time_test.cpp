@@ -70,11 +70,37 @@ TEST(StepTime, a_gpu_hides_sums_of_gradients_that_are_waited_for_one_unit_later)
       if (traffic.kind == TrafficKind::summed_gradients) return traffic.waited_seconds < traffic.seconds;
     return false;
   };
-  EXPECT_TRUE(hides(2, /*is_gpu=*/true));
-  EXPECT_TRUE(hides(3, /*is_gpu=*/true));
-  EXPECT_FALSE(hides(1, /*is_gpu=*/true));
-  EXPECT_FALSE(hides(3, /*is_gpu=*/false));
+  for (const int zero : {0, 1, 2, 3}) {
+    EXPECT_TRUE(hides(zero, /*is_gpu=*/true)) << "ZeRO " << zero;
+    EXPECT_FALSE(hides(zero, /*is_gpu=*/false)) << "ZeRO " << zero;
+  }
   EXPECT_FALSE(hides(3, /*is_gpu=*/true, /*update_in_backward=*/true));
+}
+
+// ZeRO 2 sums each of them.
+TEST(StepTime, sums_of_a_whole_step_go_beside_its_last_micro_batch) {
+  const auto waited = [](int zero, int64_t accumulation) {
+    PlannedStep step = small_step(4096, Recompute::full, 1, 1, 4);
+    step.accumulation = accumulation;
+    step.inputs.zero = zero;
+    step.inputs.device_is_host = false;
+    HardwareProfile hardware = round_profile(/*is_gpu=*/true);
+    hardware.within_machine = {0, 1};  // takes longer than any step computes
+    const StepTime time = step_time(step, hardware);
+    const TrafficSeconds sums = traffic_of(time, TrafficKind::summed_gradients);
+    return std::pair{sums.seconds, sums.seconds - sums.waited_seconds};
+  };
+  for (const int zero : {0, 1}) {
+    const auto [seconds, hidden] = waited(zero, 1);
+    const auto [seconds_of_4, hidden_of_4] = waited(zero, 4);
+    EXPECT_EQ(seconds_of_4, seconds) << "ZeRO " << zero;
+    EXPECT_GT(hidden, 0) << "ZeRO " << zero;
+    EXPECT_NEAR(hidden_of_4 / hidden, 1, 0.01) << "ZeRO " << zero;
+  }
+  const auto [seconds, hidden] = waited(2, 1);
+  const auto [seconds_of_4, hidden_of_4] = waited(2, 4);
+  EXPECT_NEAR(seconds_of_4 / seconds, 4, 1e-9);
+  EXPECT_NEAR(hidden_of_4 / hidden, 4, 0.1);
 }
 
 TEST(StepTime, a_gpu_hides_new_values_of_units_that_it_stepped_itself) {

@@ -16,24 +16,27 @@ using testing::SimulatedStreams;
 
 constexpr int64_t kElements = 40'000;  // blocks that the allocator keeps, and never gives back to the kernel
 
-std::vector<std::string> hasty_waits(SumsFinish sums, at::ScalarType reduce_dtype) {
+// Of two steps.
+std::vector<std::string> hasty_waits(int stage, SumsFinish sums, at::ScalarType reduce_dtype) {
   constexpr int kUnits = 5, kMicroBatches = 2;
   SimulatedStreams streams(/*seed=*/1);
   Group group = testing::simulated_group(streams, 2);
-  const auto store =
-      make_gradients_summed_at_close(std::vector<FlatUnit>(kUnits, {"unit", kElements, {}}), group,
-                                     /*shard=*/true, {.reduce_dtype = reduce_dtype, .sums = sums});
+  const GradientSettings settings{.reduce_dtype = reduce_dtype, .sums = sums};
+  const std::vector<FlatUnit> units(kUnits, {"unit", kElements, {}});
+  const auto store = stage < 2 ? make_whole_gradients(units, group, stage > 0, settings)
+                               : make_gradients_summed_at_close(units, group, /*shard=*/true, settings);
   for (int step = 0; step < 2; ++step) {
     streams.begin_pass();
     store->clear();
-    for (int micro_batch = 0; micro_batch < kMicroBatches; ++micro_batch)
+    for (int micro_batch = 0; micro_batch < kMicroBatches; ++micro_batch) {
+      if (micro_batch + 1 == kMicroBatches) store->begin_last_micro_batch();
       for (int unit = kUnits - 1; unit >= 0; --unit) {
         store->open(unit);
         streams.compute_unit([] {});
         store->close(unit);
         streams.advance(3);
       }
-    streams.begin_pass();  // no unit comes before the sums are read
+    }
     store->finish();
   }
   streams.finish();
@@ -43,11 +46,18 @@ std::vector<std::string> hasty_waits(SumsFinish sums, at::ScalarType reduce_dtyp
 
 TEST(GradientStreams, computation_does_not_wait_for_a_sum_that_had_less_than_a_units_time) {
   install_cpu_caching_allocator();
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    EXPECT_THAT(hasty_waits(SumsFinish::one_unit_later, dtype), ::testing::IsEmpty());
-    // The record does see those that are waited for at once.
-    EXPECT_THAT(hasty_waits(SumsFinish::at_close, dtype), ::testing::SizeIs(20));
-  }
+  struct Waits {
+    int stage;
+    // In each step. Of the last unit's sum, which no unit follows: at finish. ZeRO 0 gathers two units then.
+    size_t later;
+    size_t at_once;
+  };
+  for (const auto& [stage, later, at_once] : {Waits{0, 3, 10}, Waits{1, 1, 5}, Waits{2, 1, 10}})
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      SCOPED_TRACE(::testing::Message() << "ZeRO " << stage << ", " << dtype);
+      EXPECT_THAT(hasty_waits(stage, SumsFinish::one_unit_later, dtype), ::testing::SizeIs(2 * later));
+      EXPECT_THAT(hasty_waits(stage, SumsFinish::at_close, dtype), ::testing::SizeIs(2 * at_once));
+    }
 }
 
 }  // namespace

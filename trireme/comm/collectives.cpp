@@ -381,7 +381,8 @@ PendingRows begin_reduce_scatter_sum(Group& group, const at::Tensor& input, std:
   const bool even = std::all_of(rows.begin(), rows.end(), [&](int64_t count) { return count == rows[0]; });
   const int64_t rank_rows = rows[static_cast<size_t>(collective.rank())];
   if (even && collective.native_sum(input.scalar_type()) && input.numel() > 0) {
-    state->output = with_rows(input, rank_rows);
+    const bool as_wanted = state->into.defined() && dtype == input.scalar_type();
+    state->output = as_wanted ? state->into : with_rows(input, rank_rows);
     collective.guarded([&] {
       state->works = {collective.backend()._reduce_scatter_base(
           state->output, state->input, collective.options<c10d::ReduceScatterOptions>())};

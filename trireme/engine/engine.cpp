@@ -51,8 +51,10 @@ StepResult Engine::backward(const StepBatches& batches, double loss_scale) {
   const double mean = 1.0 / static_cast<double>(result.target_tokens);
   gradients_->clear();
   at::Tensor loss_sum = at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(options_.device));
-  for (const TokenBatch& batch : batches)
+  for (const TokenBatch& batch : batches) {
+    if (&batch == &batches.back()) gradients_->begin_last_micro_batch();
     loss_sum += executor_->forward_backward(batch, mean * loss_scale, *gradients_, *activations_);
+  }
   rank_loss_ = loss_sum.item<double>();
   result.loss = agreement().sum(rank_loss_) * mean;
   // Those of the step before are done, as every unit was used since; those of this step's backward are not.

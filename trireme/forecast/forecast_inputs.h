@@ -181,10 +181,11 @@ inline bool updates_are_deferred(const ForecastInputs& inputs) {
   return inputs.offload.optimizer != Offload::none;
 }
 
-// The sum of a unit's gradient over ranks is finished when the next unit's backward is (SumsFinish). On a CPU
-// nothing would be hidden; and what is stepped at once is not put off.
+// The sum of a unit's gradient over ranks is finished when the next unit's backward is (SumsFinish); with ZeRO
+// 0 and 1 in the step's last micro-batch. On a CPU nothing would be hidden; and what is stepped at once is not
+// put off.
 inline bool sums_go_beside_backward(const ForecastInputs& inputs) {
-  return inputs.ranks > 1 && inputs.zero >= 2 && !inputs.update_in_backward && !inputs.device_is_host;
+  return inputs.ranks > 1 && !inputs.update_in_backward && !inputs.device_is_host;
 }
 
 // Whether what is offloaded there takes the device's memory: on a CPU it always does while it is read.

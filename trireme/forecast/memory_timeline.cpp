@@ -254,8 +254,10 @@ class Timeline {
     for (const auto& [category, bytes] : more) snapshots_.back().bytes[category] += bytes;
   }
 
-  // ZeRO 0 and 1 sum what micro-batches came to, when the last of them is done.
-  bool sums_at_close() const { return inputs_.zero >= 2 || inputs_.update_in_backward; }
+  // Else ZeRO 0 and 1 sum what micro-batches came to, when the last of them is done.
+  bool sums_at_close() const {
+    return inputs_.zero >= 2 || inputs_.update_in_backward || sums_go_beside_backward(inputs_);
+  }
   int largest_unit() const {
     int largest = 0;
     for (int unit = 1; unit < static_cast<int>(inputs_.model.unit_elements.size()); ++unit)

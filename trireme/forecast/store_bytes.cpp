@@ -235,8 +235,7 @@ int64_t sum_buffer_bytes(const ForecastInputs& inputs, int64_t unit_elements) {
                               ? read_sum_buffer_bytes(share, inputs.reduce_bytes, inputs.device_is_host)
                               : 0;
   // shard/whole_gradients.cpp
-  const bool whole_gradients = inputs.zero < 2 && !inputs.update_in_backward;
-  const bool in_place = inputs.zero == 0 || (inputs.rank_sums == RankSums::while_reading && whole_gradients);
+  const bool in_place = inputs.zero == 0 || (inputs.zero == 1 && !inputs.update_in_backward);
   return narrowed + buffers + (in_place ? 0 : share * kFloat_bytes);
 }
 

@@ -171,7 +171,7 @@ struct Overlap {
   const ForecastInputs& inputs;
   bool hides;
   double compute_seconds, forward_seconds, attention_seconds;  // of a step
-  double first_forward_seconds;                                // of its first micro-batch
+  double first_forward_seconds, last_backward_seconds;         // of one micro-batch
   double forward_gathered_share;
   double host_step_seconds;
 
@@ -196,7 +196,7 @@ struct Overlap {
       case TrafficKind::gathered_parameters:
         return {{between_ranks, forward, in_forward}, {between_ranks, backward, seconds - in_forward}};
       case TrafficKind::summed_gradients:
-        if (sums_go_beside_backward(inputs)) return {{between_ranks, backward, seconds}};
+        if (sums_go_beside_backward(inputs) && inputs.zero >= 2) return {{between_ranks, backward, seconds}};
         break;
       case TrafficKind::offloaded_parameters:
         return {{from_host, forward, in_forward}, {from_host, backward, seconds - in_forward}};
@@ -223,7 +223,7 @@ struct Overlap {
       case TrafficKind::ring:
         return inputs.gathers_keys ? seconds : beyond(seconds, attention_seconds);
       case TrafficKind::summed_gradients:
-        return seconds;
+        return sums_go_beside_backward(inputs) ? beyond(seconds, last_backward_seconds) : seconds;
       case TrafficKind::offloaded_gradients:
         return beyond(seconds, first_forward_seconds);
       case TrafficKind::traded_parameters:
@@ -265,6 +265,8 @@ StepTime step_time(const PlannedStep& step, const HardwareProfile& hardware) {
                         .forward_seconds = forward,
                         .attention_seconds = attention,
                         .first_forward_seconds = forward / static_cast<double>(step.accumulation),
+                        .last_backward_seconds =
+                            (time.compute_seconds - forward) / static_cast<double>(step.accumulation),
                         .forward_gathered_share = work.forward_gathered_share,
                         .host_step_seconds = host_step_seconds(work, hardware)};
   time.host_optimizer_waited_seconds =

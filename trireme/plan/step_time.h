@@ -6,8 +6,9 @@
 //   ring                    hidden behind attention; gathered keys are waited for
 //   gathered parameters     hidden on a GPU as far as the pass goes that they are for, for they come one unit
 //                           ahead
-//   summed gradients        hidden on a GPU with ZeRO 2 and 3 as far as backward goes, for they are waited
-//                           for one unit later; else waited for
+//   summed gradients        hidden on a GPU as far as backward goes, for they are waited for one unit later;
+//                           with ZeRO 0 and 1 as far as the last micro-batch's does. With updates in backward
+//                           waited for
 //   traded parameters       hidden on a GPU as far as the first forward goes, for they come one unit ahead;
 //                           waited for with the optimizer on the host
 //   offloaded               hidden on a GPU: activations leave beside forward and come back beside backward,

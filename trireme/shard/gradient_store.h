@@ -6,6 +6,8 @@
 //   optimizer              every unit, whole                  at the end; each rank its share
 //   gradients, parameters  this rank's share of every unit    at each close; each rank its share
 //
+// On a GPU the first two sum at the closes of the step's last micro-batch.
+//
 // With `on_summed` (--update_in_backward), close hands a unit's sum over and does not keep it. So the
 // gradients of all units never exist together.
 //
@@ -40,10 +42,12 @@ class GradientStore {
  public:
   virtual ~GradientStore() = default;
   GradientStore& operator=(GradientStore&&) = delete;
+  // The next micro-batch is the step's last: its closes are the units' last ones.
+  virtual void begin_last_micro_batch() = 0;
   // The unit's flat fp32 gradient, the same one until its close. It is undefined at the first open after
   // clear and, where sums are made at each close, after each close.
   virtual OpenGradient open(int unit) = 0;
-  // Collective where sums are made at each close.
+  // Collective where sums are made at a close.
   virtual void close(int unit) = 0;
   // Ends the micro-batches: sums over ranks the gradients that close did not sum. Units not opened since
   // clear() become zero. No other thread may read them after this call. Collective.
@@ -64,8 +68,9 @@ class GradientStore {
   virtual void clear() = 0;
 };
 
-// When a sum that a close begins is waited for. On a GPU it goes beside the next unit's backward: at the next
-// close, or at finish. Until then that unit's whole gradient stays.
+// When a sum over ranks is waited for. On a GPU it goes beside the next unit's backward: it is begun at a
+// close, and waited for at the next close, or at finish. Until then that unit's whole gradient stays. Else
+// sums of whole gradients are made at finish, and others at their close.
 enum class SumsFinish { at_close, one_unit_later };
 
 struct GradientSettings {
@@ -96,6 +101,13 @@ void sum_gradient(Group& group, at::Tensor& gradient, bool shard, at::ScalarType
 // change before wait(), which the caller counts as communication. Collective.
 PendingRows begin_sum_of_share(Group& group, const at::Tensor& gradient, at::ScalarType reduce_dtype,
                                at::Tensor output = {});
+
+// The begun sum of a unit's gradient.
+struct UnitSum {
+  UnitSum(int unit, PendingRows sum) : unit(unit), sum(std::move(sum)) {}
+  int unit;
+  PendingRows sum;
+};
 
 // The sum of squares of a flat fp32 tensor, added up in fp64: [] on its device.
 at::Tensor sum_of_squares(const at::Tensor& values);

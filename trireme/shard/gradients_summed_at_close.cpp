@@ -39,6 +39,7 @@ class GradientsSummedAtClose final : public GradientStore {
     for (size_t unit = 0; unit < units.size(); ++unit) sums_[unit] = at::empty({elements[unit]}, options);
   }
 
+  void begin_last_micro_batch() override {}
   OpenGradient open(int unit) override {
     if (summing_ && summing_->unit == unit) finish_sum();
     at::Tensor& gradient = open_.at(static_cast<size_t>(unit));
@@ -107,11 +108,6 @@ class GradientsSummedAtClose final : public GradientStore {
   }
 
  private:
-  struct Summing {
-    Summing(int unit, PendingRows sum) : unit(unit), sum(std::move(sum)) {}
-    int unit;
-    PendingRows sum;
-  };
   // Of the unit closed last, if it is not finished.
   void finish_sum() {
     if (!summing_) return;
@@ -156,7 +152,7 @@ class GradientsSummedAtClose final : public GradientStore {
   OnSummed on_summed_;
   std::vector<int64_t> unit_elements_;
   std::vector<at::Tensor> open_;
-  std::optional<Summing> summing_;
+  std::optional<UnitSum> summing_;
   std::vector<at::Tensor> sums_;            // undefined: offloaded, or handed over
   std::optional<OffloadedSums> offloaded_;  // beside a GPU
   std::vector<at::Tensor> squares_;  // of offloaded sums, [] on the device; undefined: compute on the host
