@@ -40,6 +40,8 @@ TEST_F(Terminal, of_unknown_width_has_those_that_the_environment_says_or_none) {
   EXPECT_EQ(terminal_columns(inner_), 0);
   ::setenv("COLUMNS", "66", 1);
   EXPECT_EQ(terminal_columns(inner_), 66);
+  ::setenv("COLUMNS", "wide", 1);
+  EXPECT_EQ(terminal_columns(inner_), 0);
 }
 
 TEST_F(Terminal, is_no_pipe) {

@@ -31,7 +31,8 @@ const char* const kHead =
     "train_batch_size is micro-batch x accumulation x (ranks / ranks that share a sample). Where a file "
     "contradicts that, the run refuses it with the numbers, and `trireme config fix ds_config.json --ranks "
     "32` (JSON, not YAML) "
-    "writes `ds_config.fixed.json` with the number that is right, and nothing else changed.\n\n"
+    "writes `ds_config.fixed.json` with the numbers that are right (the batch, and a degree that does not "
+    "divide the ranks), and nothing else changed.\n\n"
     "Trireme's own options stand in a file too: `--config run.yaml`, YAML or JSON with the names of "
     "[options](options.md); flags count more, also over what contradicts them (`--warmup_ratio` over "
     "`warmup_steps`). `--config OUTPUT_DIR/config.json` replays a run.\n";

@@ -83,6 +83,15 @@ TEST(RankOutput, cuts_a_very_long_line_in_what_it_remembers_alone) {
   EXPECT_EQ(streams.a.last_lines().back(), std::string(2000, 'x') + "... (100000 bytes)");
 }
 
+TEST(RankOutput, passes_a_line_that_does_not_end_in_pieces) {
+  Streams streams(false);
+  const std::string piece(size_t{1} << 20, 'x');
+  streams.a.take(piece);
+  EXPECT_EQ(streams.text(), "[rank 0] " + piece + "\n");
+  streams.a.take("y\n");
+  EXPECT_EQ(streams.text(), "[rank 0] " + piece + "\n[rank 0] y\n");
+}
+
 TEST(RankOutput, remembers_the_last_lines_and_of_a_live_line_the_last_state) {
   Streams streams(false);
   for (int i = 0; i < 30; ++i) streams.a.take("line " + std::to_string(i) + "\n\n");

@@ -192,10 +192,10 @@ TEST(ResumeRules, numbers_of_batches_that_no_run_has_are_refused_with_the_file_t
                 AllOf(HasSubstr("step-4/trainer_state.json"), HasSubstr(option)));
   }
   RunFacts largest = facts();
-  largest.ranks = 100'000;
+  largest.ranks = kMostRanks;
   for (const char* option : {"per_device_train_batch_size", "gradient_accumulation_steps"})
     largest.options[option] = int64_t{1} << 20;
-  EXPECT_EQ(global_batch_samples(largest), (int64_t{1} << 40) * 100'000);
+  EXPECT_EQ(global_batch_samples(largest), (int64_t{1} << 40) * kMostRanks);
 }
 
 TEST(ResumeRules, ranks_and_the_global_batch_are_told_and_the_batch_can_be_kept) {

@@ -242,7 +242,9 @@ class OptionList {
 };
 
 // Tokens of a sample at most, 2^40: beyond lie overflows.
-inline constexpr double kMostTokens = 1099511627776;
+inline constexpr int64_t kMostTokens = int64_t{1} << 40;
+// Ranks of a run at most.
+inline constexpr int64_t kMostRanks = int64_t{1} << 20;
 
 // 3 -> "3", 5e-05 -> "5e-05"
 std::string number_text(double value);

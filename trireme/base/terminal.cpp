@@ -1,6 +1,8 @@
 #include "trireme/base/terminal.h"
 
 #include <algorithm>
+#include <charconv>
+#include <string>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -12,7 +14,10 @@ int terminal_columns(int descriptor) {
   if (::isatty(descriptor) != 1) return 0;
   winsize size{};
   if (::ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
-  return static_cast<int>(std::clamp<int64_t>(environment_integer("COLUMNS").value_or(0), 0, 10'000));
+  const std::string text = environment("COLUMNS").value_or("");
+  int columns = 0;
+  std::from_chars(text.data(), text.data() + text.size(), columns);
+  return std::clamp(columns, 0, 10'000);
 }
 
 }  // namespace trireme

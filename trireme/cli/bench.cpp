@@ -166,7 +166,7 @@ void BenchStepFlags::declare(OptionList& list) {
       "profile of trireme bench hardware, or a name of trireme plan --gpu: print the planner's seconds and "
       "bytes beside the measured ones");
   list.count(
-      "simulate_ranks", simulate_ranks, from_to(2, 1 << 20),
+      "simulate_ranks", simulate_ranks, from_to(2, kMostRanks),
       "measure memory and compute of one of so many ranks on this device alone, local copies in place of "
       "exchanges; the network's time is modelled by --predict");
   process.list(list);

@@ -63,6 +63,7 @@ std::string commands_help() {
       "\ntrireme COMMAND --help lists a command's flags; trireme --version prints the version.\n\n"
       "Exit codes:\n";
   for (const ExitMeaning& one : exit_meanings()) text += cat("  ", one.code, "  ", one.meaning, "\n");
+  text += "  1  validate, verify or plan did its work, and the answer is no\n";
   return text;
 }
 

@@ -140,7 +140,7 @@ int fix(const fs::path& file, const ConfigFlags& flags) {
 }  // namespace
 
 void ConfigFlags::declare(OptionList& list) {
-  list.count("ranks", ranks, from_to(1, 1 << 20), "of the run that the file is for");
+  list.count("ranks", ranks, from_to(1, kMostRanks), "of the run that the file is for");
   list.path("output", output, "the mended file; not given: NAME.fixed.json beside it");
   list.flag("overwrite", overwrite, "replace a file that is there");
 }

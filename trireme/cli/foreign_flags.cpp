@@ -157,9 +157,10 @@ const std::vector<ForeignProgram>& foreign_programs() {
             "python -m trireme.chats makes a tokenized set of conversations by the tokenizer's chat "
             "template"},
            {{"activation_offloading"}, "--offload_activations cpu"},
-           {{"pad_token", "eos_token"},
-            "tokenizer_config.json, config.json or generation_config.json of the model say them, in this "
+           {{"eos_token"},
+            "tokenizer_config.json, config.json or generation_config.json of the model says it, in this "
             "order"},
+           {{"pad_token"}, "config.json's pad_token_id, else its eos_token_id, else 0"},
        }},
 
       {"DeepSpeed, FSDP, accelerate",

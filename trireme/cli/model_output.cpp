@@ -137,9 +137,7 @@ void ModelOutput::keep_older(const fs::path& name, int error) {
 }
 
 void ModelOutput::publish() {
-  const auto fail = [&] {
-    throw DataError(cat(out_.string(), ": the model cannot take this name: ", std::strerror(errno)));
-  };
+  const auto fail = [&] { throw_file_error(cat(out_.string(), ": the model cannot take this name"), errno); };
   std::error_code error;
   sync_folder(path());
   if (inside_) return publish_file_by_file();

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/file_error.h"
 
 namespace fs = std::filesystem;
 
@@ -70,7 +71,7 @@ bool OwnedFolder::make(const fs::path& prefix, mode_t mode) {
   path_ = name_of(prefix, number_);
   if (::mkdir(path_.c_str(), mode) != 0) {
     if (errno == EEXIST) return false;
-    throw DataError(cat(path_.string(), ": the folder cannot be made: ", std::strerror(errno)));
+    throw_file_error(cat(path_.string(), ": the folder cannot be made"), errno);
   }
   lock_ = lock_folder(path_);
   struct stat held {
@@ -93,8 +94,8 @@ OwnedFolder::OwnedFolder(const fs::path& prefix, mode_t mode) {
 void OwnedFolder::keep_as(const fs::path& name) {
   is_kept_ = true;
   if (::rename(path_.c_str(), name.c_str()) != 0)
-    throw DataError(cat(path_.string(), ": the folder cannot take the name ", name.string(), ": ",
-                        std::strerror(errno), "; move it before the next such command removes it"));
+    throw_file_error(cat(path_.string(), ": the folder cannot take the name ", name.string()), errno,
+                     "; move it before the next such command removes it");
   path_ = name;
 }
 

@@ -199,7 +199,7 @@ void PlanFlags::declare(OptionList& list) {
   list_engine_options(list, engine);
   list_update_options(list, engine);
   list.group(OptionGroup::sequence);
-  list.count("sp", sp, from_to(1, 1 << 20), "ranks that share a sample: --ulysses x --ring");
+  list.count("sp", sp, from_to(1, kMostRanks), "ranks that share a sample: --ulysses x --ring");
   list.group(OptionGroup::checkpoints);
   list.flag("save_in_background", engine.save_in_background,
             "a checkpoint is written while training goes on, from a copy in host memory");

@@ -82,7 +82,7 @@ void ProcessOptions::list(OptionList& list) {
   list_device(list);
   list_ranks(list);
   list.group(OptionGroup::sequence);
-  list.count("sp", sp, from_to(1, 1 << 20),
+  list.count("sp", sp, from_to(1, kMostRanks),
              "ranks that share one sequence, by Ulysses as far as heads and machine allow and a ring for the "
              "rest")
       .not_in_config();

@@ -36,7 +36,7 @@ void VerifyFlags::declare(OptionList& list) {
   list.choice("precision", engine.precision, "of the computation");
   list.real("tolerance", tolerance, above(0),
             "of each tensor's largest entry; not given: 1e-4 in fp32, 0.25 in bf16, 0.03 in fp16");
-  list.count("ranks_as_threads", ranks_as_threads, from_to(1, 1 << 20),
+  list.count("ranks_as_threads", ranks_as_threads, from_to(1, kMostRanks),
              "ranks within this process; sets --sp where no degree is given");
   list.count("rows", rows, at_least(0), "worst tensors to print");
   list.flag("json", json, "print JSON, with every tensor");

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <limits>
 #include <unistd.h>
+#include <utility>
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
@@ -19,30 +20,29 @@ namespace {
 
 constexpr size_t kBufferBytes = size_t{4} << 20;
 
-[[noreturn]] void fail(const std::filesystem::path& file, const char* what) {
-  const int failure = errno;
-  throw DataError(
-      cat(file.string(), ": ", what, ": ", std::strerror(failure),
-          failure == ENOSPC ? "; free some space, or choose another --output; nothing was left behind" : ""));
+[[noreturn]] void fail(const std::filesystem::path& file, const char* what, int error) {
+  throw_file_error(
+      cat(file.string(), ": ", what), error,
+      error == ENOSPC ? "; free some space, or choose another --output; nothing was left behind" : "");
 }
 
-int create(const std::filesystem::path& file) {
-  const int descriptor = ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (descriptor < 0) fail(file, "cannot be created");
+FileDescriptor create(const std::filesystem::path& file) {
+  FileDescriptor descriptor(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!descriptor.is_open()) fail(file, "cannot be created", errno);
   return descriptor;
 }
 
-void write_to(int descriptor, const std::byte* data, size_t bytes, const std::filesystem::path& file) {
-  errno = write_all(descriptor, data, bytes).error;
-  if (errno != 0) fail(file, "cannot be written");
+void write_to(const FileDescriptor& descriptor, const std::vector<std::byte>& bytes,
+              const std::filesystem::path& file) {
+  const int error = write_all(descriptor.get(), bytes.data(), bytes.size()).error;
+  if (error != 0) fail(file, "cannot be written", error);
 }
 
-// Closes in every case. Some file systems report a full disk only here.
-void sync_and_close(int descriptor, const std::filesystem::path& file) {
-  int failure = ::fsync(descriptor) == 0 ? 0 : errno;
-  if (::close(descriptor) != 0 && failure == 0) failure = errno;
-  errno = failure;
-  if (failure != 0) fail(file, "cannot be synced to disk");
+// Some file systems report a full disk only here.
+void sync_and_close(FileDescriptor descriptor, const std::filesystem::path& file) {
+  int error = ::fsync(descriptor.get()) == 0 ? 0 : errno;
+  if (::close(descriptor.release()) != 0 && error == 0) error = errno;
+  if (error != 0) fail(file, "cannot be synced to disk", error);
 }
 
 template <typename T>
@@ -68,7 +68,6 @@ IndexedDatasetWriter::IndexedDatasetWriter(const std::filesystem::path& prefix, 
 }
 
 IndexedDatasetWriter::~IndexedDatasetWriter() {
-  if (descriptor_ >= 0) ::close(descriptor_);
   std::error_code ignored;
   std::filesystem::remove(partial_bin_, ignored);
   std::filesystem::remove(partial_idx_, ignored);
@@ -108,7 +107,7 @@ void IndexedDatasetWriter::add_sequence(std::span<const int32_t> tokens, Sequenc
     else
       append(buffer_, token);
     if (buffer_.size() >= kBufferBytes) {
-      write_to(descriptor_, buffer_.data(), buffer_.size(), partial_bin_);
+      write_to(descriptor_, buffer_, partial_bin_);
       buffer_.clear();
     }
   }
@@ -136,25 +135,18 @@ void IndexedDatasetWriter::write_index() const {
   if (std::ranges::find(modes_, SequenceMode::prompt) != modes_.end())
     for (const SequenceMode mode : modes_) append(out, mode);
 
-  const int descriptor = create(partial_idx_);
-  try {
-    write_to(descriptor, out.data(), out.size(), partial_idx_);
-  } catch (...) {
-    ::close(descriptor);
-    throw;
-  }
-  sync_and_close(descriptor, partial_idx_);
+  FileDescriptor descriptor = create(partial_idx_);
+  write_to(descriptor, out, partial_idx_);
+  sync_and_close(std::move(descriptor), partial_idx_);
 }
 
 void IndexedDatasetWriter::finish() {
   if (tokens_ == 0)
     throw DataError(
         cat(bin_.string(), ": there is nothing to write: no document has a token; is the input empty?"));
-  write_to(descriptor_, buffer_.data(), buffer_.size(), partial_bin_);
+  write_to(descriptor_, buffer_, partial_bin_);
   buffer_.clear();
-  const int descriptor = descriptor_;
-  descriptor_ = -1;
-  sync_and_close(descriptor, partial_bin_);
+  sync_and_close(std::move(descriptor_), partial_bin_);
   write_index();
   // Removes an older index first and renames the new one last: an index never lies beside another set's
   // tokens.

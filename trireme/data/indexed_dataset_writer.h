@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "trireme/base/file_descriptor.h"
 #include "trireme/data/indexed_dataset.h"
 
 namespace trireme {
@@ -17,7 +18,8 @@ constexpr const char* kPartialSet = ".partial-";
 class IndexedDatasetWriter {
  public:
   // Makes PREFIX's folder when needed. Token ids must lie in [0, vocab_size), which also chooses their type.
-  // Throws DataError when the folder cannot be written to.
+  // Throws DataError when the folder cannot be written to; SystemFault, here and below, where its file system is
+  // away.
   IndexedDatasetWriter(const std::filesystem::path& prefix, int64_t vocab_size);
   ~IndexedDatasetWriter();  // without `finish`: removes what was written
   IndexedDatasetWriter& operator=(IndexedDatasetWriter&&) = delete;
@@ -42,7 +44,7 @@ class IndexedDatasetWriter {
   std::filesystem::path partial_idx_;
   int64_t vocab_size_ = 0;
   TokenType type_ = TokenType::int32;
-  int descriptor_ = -1;
+  FileDescriptor descriptor_;
   std::vector<std::byte> buffer_;
   std::vector<int32_t> sizes_;       // of the sequences, in tokens
   std::vector<SequenceMode> modes_;  // of the sequences

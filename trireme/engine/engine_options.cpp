@@ -5,7 +5,7 @@
 namespace trireme {
 namespace {
 
-constexpr OptionRange kDegree = from_to(1, 1 << 20);
+constexpr OptionRange kDegree = from_to(1, kMostRanks);
 constexpr OptionRange kTokens = from_to(0, kMostTokens);
 constexpr auto kSumDtypes = std::span(kDtypeNames).first(2);
 

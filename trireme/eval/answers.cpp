@@ -37,7 +37,8 @@ ScoredTargets score_targets(Engine& engine, const TokenBatch& batch) {
   return {is_wrong.view(batch.targets.sizes()), loss};
 }
 
-// This rank's sums of each document of the batch, kSums each.
+// This rank's sums of each document of the batch that may have a target, kSums each. One of a single token has
+// none; each token of padding is one.
 std::vector<double> sums_of_documents(Engine& engine, const TokenBatch& batch) {
   const ScoredTargets scored = score_targets(engine, batch);
   const at::Tensor targets = batch.targets.contiguous();
@@ -48,16 +49,19 @@ std::vector<double> sums_of_documents(Engine& engine, const TokenBatch& batch) {
   std::vector<double> sums;
   for (const Documents& documents : batch.documents) {
     const std::vector<int64_t>& borders = documents.cu_seqlens();
-    const size_t first = sums.size();
+    std::vector<size_t> sums_begin;  // of each document
     for (size_t i = 1; i < borders.size(); ++i) {
-      sums.push_back(engine.mesh().sp->rank() == 0 ? static_cast<double>(borders[i] - borders[i - 1]) : 0);
+      sums_begin.push_back(sums.size());
+      const int64_t tokens = borders[i] - borders[i - 1];
+      if (tokens == 1) continue;
+      sums.push_back(engine.mesh().sp->rank() == 0 ? static_cast<double>(tokens) : 0);
       sums.insert(sums.end(), kSums - 1, 0);
     }
     for (const TokenSpan& span : spans) {
       for (int64_t t = span.begin; t < span.end; ++t, ++target, ++is_wrong, ++loss_of) {
         if (*target == kIgnoredLabel) continue;
         const auto document = std::ranges::upper_bound(borders, t) - borders.begin() - 1;
-        double* sum = &sums[first + static_cast<size_t>(document * kSums)];
+        double* sum = &sums[sums_begin[static_cast<size_t>(document)]];
         sum[1] += 1;
         sum[2] += *is_wrong ? 1 : 0;
         sum[3] += *loss_of;

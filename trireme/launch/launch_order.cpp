@@ -38,7 +38,9 @@ class StdinLines {
       }
       std::array<char, 4096> buffer{};
       pollfd waiting{STDIN_FILENO, POLLIN, 0};
-      if (::poll(&waiting, 1, kSilence_milliseconds) == 0) return std::nullopt;
+      const int ready = ::poll(&waiting, 1, kSilence_milliseconds);
+      if (ready < 0 && errno == EINTR) continue;
+      if (ready == 0) return std::nullopt;
       const ssize_t count = ::read(STDIN_FILENO, buffer.data(), buffer.size());
       if (count < 0 && errno == EINTR) continue;
       if (count <= 0 || text_.size() > largest_bytes) return std::nullopt;

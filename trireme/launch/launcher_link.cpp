@@ -43,7 +43,12 @@ int finish_connecting(int descriptor, const ResolvedAddress& address, double sec
   if (::connect(descriptor, address.generic(), address.size) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
   pollfd waiting{descriptor, POLLOUT, 0};
-  if (::poll(&waiting, 1, static_cast<int>(seconds * 1e3)) <= 0) return ETIMEDOUT;
+  const double end_seconds = now_seconds() + seconds;
+  int ready = 0;
+  do {
+    ready = ::poll(&waiting, 1, static_cast<int>(std::max(0.0, end_seconds - now_seconds()) * 1e3));
+  } while (ready < 0 && errno == EINTR);
+  if (ready <= 0) return ready == 0 ? ETIMEDOUT : errno;
   int reason = 0;
   socklen_t size = sizeof reason;
   ::getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &reason, &size);

@@ -9,6 +9,7 @@ namespace {
 
 constexpr size_t kLastLines = 12;
 constexpr size_t kLongestKeptLine = 2000;
+constexpr size_t kLongestLine_bytes = size_t{1} << 20;  // a longer one passes in pieces
 
 }  // namespace
 
@@ -39,6 +40,7 @@ void RankOutput::take(std::string_view bytes) {
       end_line(false);
     else if (byte != '\r')
       pending_ += byte;
+    if (pending_.size() >= kLongestLine_bytes) end_line(false);
   }
 }
 

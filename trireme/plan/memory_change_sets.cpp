@@ -10,7 +10,7 @@
 namespace trireme {
 namespace {
 
-constexpr int kMostRanks = 1 << 16;
+constexpr int kMostRanksTried = 1 << 16;
 constexpr int64_t kLengthStep_tokens = 1024;
 
 bool uses_new_disk(const PlannedStep& before, const PlannedStep& then) {
@@ -22,7 +22,7 @@ int ranks_that_fit(PlannedStep step, const HardwareProfile& hardware, TensorLimi
     limits.machine_ranks = hardware.machine_devices(step.inputs.ranks);
     if (memory_cost(step, limits).fits(limits)) return step.inputs.ranks;
     const auto more = more_sequence_ranks(step.inputs);
-    if (!more || more->inputs.ranks > kMostRanks) return 0;
+    if (!more || more->inputs.ranks > kMostRanksTried) return 0;
     step.inputs = more->inputs;
   }
 }

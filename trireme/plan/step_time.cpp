@@ -259,16 +259,16 @@ StepTime step_time(const PlannedStep& step, const HardwareProfile& hardware) {
   for (const KindSeconds& kind : time.compute)
     if (is_attention(kind.kind)) attention += kind.seconds;
   const double forward = seconds_of(work.forward_items, step, hardware, nullptr);
-  const Overlap overlap{.inputs = inputs,
-                        .hides = hardware.is_gpu,
-                        .compute_seconds = time.compute_seconds,
-                        .forward_seconds = forward,
-                        .attention_seconds = attention,
-                        .first_forward_seconds = forward / static_cast<double>(step.accumulation),
-                        .last_backward_seconds =
-                            (time.compute_seconds - forward) / static_cast<double>(step.accumulation),
-                        .forward_gathered_share = work.forward_gathered_share,
-                        .host_step_seconds = host_step_seconds(work, hardware)};
+  const Overlap overlap{
+      .inputs = inputs,
+      .hides = hardware.is_gpu,
+      .compute_seconds = time.compute_seconds,
+      .forward_seconds = forward,
+      .attention_seconds = attention,
+      .first_forward_seconds = forward / static_cast<double>(step.accumulation),
+      .last_backward_seconds = (time.compute_seconds - forward) / static_cast<double>(step.accumulation),
+      .forward_gathered_share = work.forward_gathered_share,
+      .host_step_seconds = host_step_seconds(work, hardware)};
   time.host_optimizer_waited_seconds =
       overlap.beyond(overlap.host_step_seconds, overlap.host_step_hidden_seconds());
   const Links links(step, hardware);

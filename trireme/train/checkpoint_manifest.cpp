@@ -15,6 +15,7 @@
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/input_file.h"
 #include "trireme/base/json.h"
+#include "trireme/base/option_list.h"
 #include "trireme/base/safetensors.h"
 #include "trireme/train/checkpoint_names.h"
 #include "trireme/train/checksum.h"

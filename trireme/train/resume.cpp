@@ -6,6 +6,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/machine_identity.h"
+#include "trireme/base/option_list.h"
 #include "trireme/model/computed_fields.h"
 #include "trireme/model/lora_files.h"
 #include "trireme/train/checkpoint_manifest.h"
