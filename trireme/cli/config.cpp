@@ -5,6 +5,7 @@
 #include <sstream>
 #include <utility>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
@@ -90,7 +91,7 @@ bool is_for_config(const Json& document, const OptionParser& train) {
   for (const auto& item : document.items()) {
     std::string name = item.key();
     std::ranges::replace(name, '-', '_');
-    if (std::ranges::find(options, name) != options.end() && !is_deepspeed_name(name)) return true;
+    if (contains(options, name) && !is_deepspeed_name(name)) return true;
   }
   return false;
 }

@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <charconv>
 #include <numeric>
+#include <ranges>
 #include <sstream>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
 #include "trireme/base/input_file.h"
+#include "trireme/base/joined.h"
+#include "trireme/base/split.h"
 
 namespace trireme {
 namespace {
@@ -21,18 +25,9 @@ int slot_number(const std::string& text) {
   return error == std::errc() && end == text.data() + text.size() && value <= kMostSlots ? value : -1;
 }
 
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::istringstream in(text);
-  for (std::string part; std::getline(in, part, separator);) parts.push_back(part);
-  if (text.empty() || text.back() == separator) parts.emplace_back();
-  return parts;
-}
-
 std::string names_of(const std::vector<HostSlots>& hosts) {
   constexpr size_t kMost = 10;
-  std::string text;
-  for (size_t i = 0; i < std::min(hosts.size(), kMost); ++i) text += cat(i == 0 ? "" : ", ", hosts[i].host);
+  const std::string text = joined(std::views::take(hosts, kMost), ", ", &HostSlots::host);
   return hosts.size() > kMost ? cat(text, ", ... (", hosts.size(), " hosts)") : text;
 }
 
@@ -71,11 +66,10 @@ std::vector<NodeSpec> parse_filter(const std::string& filter, const std::vector<
     if (colon != std::string::npos) {
       for (const std::string& word : split(text.substr(colon + 1), ',')) {
         const int slot = slot_number(word);
-        if (std::find(host->slots.begin(), host->slots.end(), slot) == host->slots.end())
+        if (!contains(host->slots, slot))
           throw ConfigError(cat("launch: --", flag, " ", quotation(filter), ": host '", name,
                                 "' has no slot '", quotation(word), "'; it has ", slot_list(host->slots)));
-        if (std::find(spec.slots.begin(), spec.slots.end(), slot) == spec.slots.end())
-          spec.slots.push_back(slot);
+        if (!contains(spec.slots, slot)) spec.slots.push_back(slot);
       }
     }
     specs.push_back(spec);
@@ -116,9 +110,7 @@ int total_slots(const std::vector<HostSlots>& hosts) {
 }  // namespace
 
 std::string slot_list(const std::vector<int>& slots) {
-  std::string text;
-  for (const int slot : slots) text += cat(text.empty() ? "" : ",", slot);
-  return text;
+  return joined(slots, ",");
 }
 
 bool chooses_hosts(const HostOptions& options) {

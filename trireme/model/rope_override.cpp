@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
 #include "trireme/base/nearest_name.h"
 #include "trireme/base/sizes.h"
@@ -52,11 +53,8 @@ Json parse_scaling(const std::string& text) {
   rope.erase("type");
   const RopeKind kind = kind_of(rope, text);
   for (const auto& [key, value] : rope.items())
-    if (const auto names = rope_keys(); std::ranges::find(names, key) == names.end()) {
-      const auto nearest = nearest_name(key, names);
-      throw ConfigError(cat("--rope_scaling has no key '", quotation(key), "'",
-                            nearest ? cat("; did you mean '", *nearest, "'?") : std::string()));
-    }
+    if (const auto names = rope_keys(); !contains(names, key))
+      throw ConfigError(cat("--rope_scaling has no key '", quotation(key), "'", did_you_mean(key, names)));
   const Json factor = rope.value("factor", Json());
   if (kind == RopeKind::standard
           ? !factor.is_null()

@@ -5,6 +5,7 @@
 #include <cctype>
 #include <charconv>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
 
 namespace trireme {
@@ -270,9 +271,7 @@ class Reader {
   void give_attribute(Assigned assigned) {
     PythonCall* made = nullptr;
     for (PythonCall& call : source_.calls)
-      if (std::ranges::find(call.names, assigned.name) != call.names.end() &&
-          call.begin < assigned.argument.begin)
-        made = &call;
+      if (contains(call.names, assigned.name) && call.begin < assigned.argument.begin) made = &call;
     if (made == nullptr) return;
     if (assigned.column > values_.at(made->begin).column) assigned.argument.value.reset();
     made->later.push_back(std::move(assigned.argument));

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <vector>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
+#include "trireme/base/joined.h"
 #include "trireme/base/json.h"
 #include "trireme/base/option_list.h"
 
@@ -40,12 +42,10 @@ const std::vector<Kwarg>& known_kwargs() {
 }
 
 const Kwarg& find_kwarg(const std::string& name) {
-  std::string names;
-  for (const Kwarg& kwarg : known_kwargs()) {
+  for (const Kwarg& kwarg : known_kwargs())
     if (kwarg.name == name) return kwarg;
-    names += cat(names.empty() ? "" : ", ", kwarg.name);
-  }
-  throw ConfigError(cat("--lr_scheduler_kwargs has no key '", quotation(name), "'; expected one of ", names));
+  throw ConfigError(cat("--lr_scheduler_kwargs has no key '", quotation(name), "'; expected one of ",
+                        joined(known_kwargs(), ", ", &Kwarg::name)));
 }
 
 double end_of(const ScheduleKwargs& kwargs) {
@@ -80,7 +80,7 @@ void Schedule::check() const {
   if (!(peak_learning_rate > 0) || !std::isfinite(peak_learning_rate))
     throw ConfigError(cat("the peak learning rate is ", peak_learning_rate, "; expected a number above 0"));
   for (const Kwarg& kwarg : known_kwargs())
-    if (kwargs.*kwarg.value && std::ranges::find(kwarg.kinds, kind) == kwarg.kinds.end())
+    if (kwargs.*kwarg.value && !contains(kwarg.kinds, kind))
       throw ConfigError(cat("--lr_scheduler_kwargs: the schedule ", name_of(kind), " has no ", kwarg.name,
                             "; give --lr_scheduler_type ", name_of(kwarg.kinds.front()),
                             " with it, or leave it out"));
