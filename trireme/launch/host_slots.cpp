@@ -1,7 +1,6 @@
 #include "trireme/launch/host_slots.h"
 
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 #include <ranges>
 #include <sstream>
@@ -10,6 +9,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/input_file.h"
 #include "trireme/base/joined.h"
+#include "trireme/base/parse_whole.h"
 #include "trireme/base/split.h"
 
 namespace trireme {
@@ -20,9 +20,8 @@ constexpr int kMostSlots = 4096;
 
 // A whole number from 0 to kMostSlots; below 0: the text is none.
 int slot_number(const std::string& text) {
-  int value = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() && value <= kMostSlots ? value : -1;
+  const int value = parse_whole<int>(text).value_or(-1);
+  return value <= kMostSlots ? value : -1;
 }
 
 std::string names_of(const std::vector<HostSlots>& hosts) {

@@ -17,14 +17,6 @@ namespace {
 constexpr const char* kForms =
     R"(yarn:16, linear:4, dynamic:4, llama3:8, proportional:4, default, or an object such as {"rope_type": "yarn", "factor": 16})";
 
-Json parse_scaling_object(const std::string& text) {
-  try {
-    return parse_json(text, "--rope_scaling");
-  } catch (const DataError& error) {
-    throw ConfigError(error.what());
-  }
-}
-
 // KIND or KIND:FACTOR, in the object's form.
 Json parse_short_form(const std::string& text) {
   const size_t colon = text.find(':');
@@ -48,7 +40,7 @@ RopeKind kind_of(const Json& rope, const std::string& text) {
 }
 
 Json parse_scaling(const std::string& text) {
-  Json rope = text.starts_with('{') ? parse_scaling_object(text) : parse_short_form(text);
+  Json rope = text.starts_with('{') ? parse_json_flag(text, "--rope_scaling") : parse_short_form(text);
   if (rope.contains("type") && !rope.contains("rope_type")) rope["rope_type"] = rope["type"];
   rope.erase("type");
   const RopeKind kind = kind_of(rope, text);

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
 
 #include "trireme/base/contains.h"
 #include "trireme/base/error.h"
+#include "trireme/base/parse_whole.h"
 
 namespace trireme {
 namespace {
@@ -380,11 +380,7 @@ class Reader {
     }
     if (tokens_[i].kind == Kind::number) {
       std::erase(word, '_');
-      int64_t whole = 0;
-      const char* const end_of_word = word.data() + word.size();
-      if (const auto [rest, code] = std::from_chars(word.data(), end_of_word, whole);
-          code == std::errc() && rest == end_of_word)
-        return Json(whole);
+      if (const auto whole = parse_whole<int64_t>(word)) return Json(*whole);
       char* end = nullptr;
       const double value = std::strtod(word.c_str(), &end);  // 5., 1.e-5, .5
       const bool decimal = *end == '\0' && word.find_first_of("xXpP") == std::string::npos;

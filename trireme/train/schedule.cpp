@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <vector>
 
 #include "trireme/base/contains.h"
@@ -13,10 +14,8 @@
 namespace trireme {
 namespace {
 
-constexpr double kPi = 3.141592653589793;
-
 double cosine(double cycles, double progress) {
-  return 0.5 * (1 + std::cos(kPi * cycles * 2 * progress));
+  return 0.5 * (1 + std::cos(std::numbers::pi * cycles * 2 * progress));
 }
 
 // A key of lr_scheduler_kwargs, and the kinds that read it.
@@ -57,12 +56,7 @@ double end_of(const ScheduleKwargs& kwargs) {
 ScheduleKwargs parse_schedule_kwargs(const std::string& json_text) {
   ScheduleKwargs kwargs;
   if (json_text.empty()) return kwargs;
-  Json json;
-  try {
-    json = parse_json(json_text, "--lr_scheduler_kwargs");
-  } catch (const DataError& error) {
-    throw ConfigError(error.what());
-  }
+  const Json json = parse_json_flag(json_text, "--lr_scheduler_kwargs");
   if (!json.is_object())
     throw ConfigError(cat("--lr_scheduler_kwargs is ", quotation(json_text),
                           R"(; expected an object such as {"min_lr_rate": 0.1})"));
