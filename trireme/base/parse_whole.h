@@ -8,8 +8,8 @@
 
 namespace trireme {
 
-// The number that a whole text is, without a blank, a plus or a unit; nullopt: it is none, or one that the type
-// does not hold.
+// The number that a whole text is, without a blank, a plus or a unit; nullopt: it is none, or one that the
+// type does not hold.
 template <std::integral Number>
 std::optional<Number> parse_whole(std::string_view text, int base = 10) {
   Number value{};
