@@ -10,6 +10,7 @@
 #include "trireme/attention/ulysses.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/base/joined.h"
 #include "trireme/comm/agreement.h"
 #include "trireme/comm/call_time.h"
 #include "trireme/comm/collectives.h"
@@ -165,12 +166,11 @@ Traffic take_traffic(const Mesh& mesh) {
 }  // namespace
 
 ExchangeMethod parse_exchange_method(const std::string& text) {
-  std::string all;
-  for (const auto& [method, name] : enum_names(ExchangeMethod{})) {
+  constexpr auto kMethods = enum_names(ExchangeMethod{});
+  for (const auto& [method, name] : kMethods)
     if (name == text) return method;
-    all += cat(all.empty() ? "" : ", ", name);
-  }
-  throw ConfigError(cat("there is no exchange method '", text, "'; expected some of ", all));
+  throw ConfigError(cat("there is no exchange method '", text, "'; expected some of ",
+                        joined(kMethods, ", ", &EnumName<ExchangeMethod>::name)));
 }
 
 std::string MethodPartition::description() const {

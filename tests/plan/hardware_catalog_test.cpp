@@ -99,7 +99,7 @@ std::string refusal(const std::string& name) {
 }
 
 TEST(FindHardware, names_what_is_near_and_all_there_are) {
-  EXPECT_THAT(refusal("h10-80gb"), HasSubstr("Did you mean 'h100-80gb'?"));
+  EXPECT_THAT(refusal("h10-80gb"), HasSubstr("did you mean 'h100-80gb'?"));
   EXPECT_THAT(refusal("rtx4090"), HasSubstr("a100-40gb, a100-80gb, h100-80gb, h200-141gb, b200-180gb"));
   EXPECT_THAT(refusal("H100 PCIe"), HasSubstr("h100-80gb"));
   EXPECT_THAT(refusal("a100"), HasSubstr("a100-40gb or a100-80gb"));

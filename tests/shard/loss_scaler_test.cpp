@@ -86,12 +86,12 @@ TEST(LossScaler, two_numbers_are_its_whole_state) {
 TEST(LossScaler, settings_and_saved_numbers_that_mean_nothing_are_refused) {
   const double infinity = std::numeric_limits<double>::infinity();
   for (const double scale : {0.0, 0.5, -2.0, infinity, std::nan(""), 0x1p128}) {
-    EXPECT_THROW(LossScaler({.initial = scale}), ConfigError) << scale;
+    EXPECT_THROW(LossScaler({.initial = scale}), InternalError) << scale;
     LossScaler scaler({});
     EXPECT_THROW(scaler.restore(scale, 0), DataError) << scale;
     EXPECT_EQ(scaler.scale(), 65536);
   }
-  EXPECT_THROW(LossScaler({.growth_steps = 0}), ConfigError);
+  EXPECT_THROW(LossScaler({.growth_steps = 0}), InternalError);
   LossScaler scaler({});
   EXPECT_THROW(scaler.restore(2, -1), DataError);
 }

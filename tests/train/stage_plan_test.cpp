@@ -171,7 +171,7 @@ TEST(StagePlan, takes_the_same_samples_of_a_step_on_other_ranks_by_more_micro_ba
 TEST(StagePlan, a_mistyped_choice_suggests_the_nearest) {
   EXPECT_EQ(
       refusal(R"([{"max_seq_length": 64, "steps": 2, "offload_params": "dsik"}])"),
-      "--context_stages, stage 1: offload_params is 'dsik'; expected one of none|cpu|disk. Did you mean "
+      "--context_stages, stage 1: offload_params is 'dsik'; expected one of none|cpu|disk; did you mean "
       "'disk'?");
 }
 

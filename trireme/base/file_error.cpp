@@ -1,10 +1,10 @@
 #include "trireme/base/file_error.h"
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
 
 namespace trireme {
@@ -18,7 +18,7 @@ constexpr std::array<int, 8> kAway{ESTALE,    ETIMEDOUT,    ESHUTDOWN, ENOTCONN,
 
 void throw_file_error(const std::string& what, int error, const std::string& after) {
   const std::string message = cat(what, ": ", std::strerror(error), after);
-  if (std::find(kAway.begin(), kAway.end(), error) != kAway.end())
+  if (contains(kAway, error))
     throw SystemFault(message + "; its file system is away: a restart may find it again");
   throw DataError(message);
 }

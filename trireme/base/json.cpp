@@ -132,6 +132,14 @@ Json parse_json(const std::string& text, const std::string& origin, const JsonLi
   }
 }
 
+Json parse_json_flag(const std::string& text, const std::string& flag, const JsonLimits& limits) {
+  try {
+    return parse_json(text, flag, limits);
+  } catch (const DataError& error) {
+    throw ConfigError(error.what());
+  }
+}
+
 Json read_json(const std::filesystem::path& file, const JsonLimits& limits) {
   const InputFile in(file, "a JSON file");
   return parse_json(in.whole(limits.bytes), file.string(), limits);

@@ -31,6 +31,9 @@ Json read_json(const std::filesystem::path& file, const JsonLimits& limits = {})
 // Parses text; `origin` is named in the DataError.
 Json parse_json(const std::string& text, const std::string& origin, const JsonLimits& limits = {});
 
+// The same of a flag's text: throws ConfigError.
+Json parse_json_flag(const std::string& text, const std::string& flag, const JsonLimits& limits = {});
+
 // JSON as text that is safe for a message (error.h).
 template <std::same_as<Json> J>
 std::string quotation(const J& json) {

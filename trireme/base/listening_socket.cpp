@@ -1,10 +1,8 @@
 #include "trireme/base/listening_socket.h"
 
 #include <arpa/inet.h>
-#include <array>
 #include <cerrno>
 #include <cstring>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -33,18 +31,16 @@ FileDescriptor listen_at_all(int port) {
   return listen_at(reinterpret_cast<const sockaddr*>(&any), sizeof any);
 }
 
+}  // namespace
+
 int port_of(int descriptor) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
-  std::array<char, NI_MAXSERV> port{};
-  if (::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
-      ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, nullptr, 0, port.data(), port.size(),
-                    NI_NUMERICSERV) != 0)
+  if (::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size) != 0)
     throw InternalError("a listening socket has no address");
-  return std::stoi(port.data());
+  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
+                                             : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
 }
-
-}  // namespace
 
 bool is_loopback(const std::string& host) {
   in_addr v4{};

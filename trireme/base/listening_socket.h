@@ -12,6 +12,9 @@ namespace trireme {
 // 127.0.0.0/8, ::1 or localhost: only this machine reaches such an address.
 bool is_loopback(const std::string& host);
 
+// Of a socket of TCP that has an address.
+int port_of(int descriptor);
+
 // What to do with an address that no interface of this machine has: only other machines know this one by it.
 // A host name that is loopback on this machine, as Debian sets it, counts too: on other machines it is
 // another address.

@@ -1,6 +1,7 @@
 #include "trireme/base/machine_identity.h"
 
 #include <array>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <unistd.h>
@@ -22,11 +23,10 @@ std::string boot_id() {
 std::string machine_with_namespaces(std::initializer_list<const char*> kinds) {
   std::string identity = boot_id();
   for (const char* kind : kinds) {
-    std::array<char, 64> space{};
-    const std::string path = std::string("/proc/self/ns/") + kind;
-    const ssize_t size = ::readlink(path.c_str(), space.data(), space.size());
-    if (identity.empty() || size <= 0) return {};
-    identity.append(" ").append(space.data(), static_cast<size_t>(size));
+    std::error_code unread;
+    const auto space = std::filesystem::read_symlink(std::string("/proc/self/ns/") + kind, unread);
+    if (identity.empty() || unread) return {};
+    identity += " " + space.string();
   }
   return identity;
 }

@@ -40,4 +40,9 @@ std::optional<std::string> nearest_name(const std::string& word, const std::vect
   return best;
 }
 
+std::string did_you_mean(const std::string& word, const std::vector<std::string>& candidates) {
+  const auto nearest = nearest_name(word, candidates);
+  return nearest ? "; did you mean '" + *nearest + "'?" : "";
+}
+
 }  // namespace trireme

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
+#include "trireme/base/joined.h"
 #include "trireme/base/nearest_name.h"
 #include "trireme/base/sizes.h"
 
@@ -53,7 +55,6 @@ std::optional<bool> parse_boolean(std::string text) {
 }
 
 std::string value_text(const Option& option) {
-  std::string list;
   switch (option.type) {
     case OptionType::text:
       return "TEXT";
@@ -68,9 +69,9 @@ std::string value_text(const Option& option) {
     case OptionType::boolean:
       return "";
     case OptionType::choice:
-      for (const std::string& choice : option.choices) list += (list.empty() ? "" : "|") + choice;
+      break;
   }
-  return list;
+  return joined(option.choices, "|");
 }
 
 Json parse_option_words(const Option& option, const std::vector<std::string>& words,
@@ -93,10 +94,9 @@ Json parse_option_words(const Option& option, const std::vector<std::string>& wo
     case OptionType::choice:
       break;
   }
-  if (std::find(option.choices.begin(), option.choices.end(), word) != option.choices.end()) return word;
-  const auto nearest = nearest_name(word, option.choices);
+  if (contains(option.choices, word)) return word;
   throw ConfigError(cat(what, " is '", quotation(word), "'; expected one of ", value_text(option),
-                        nearest ? cat(". Did you mean '", *nearest, "'?") : ""));
+                        did_you_mean(word, option.choices)));
 }
 
 Json parse_option_value(const Option& option, const Json& value, std::string_view prefix) {

@@ -4,6 +4,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
+#include "trireme/base/joined.h"
 #include "trireme/base/json.h"
 
 namespace trireme {
@@ -26,9 +27,7 @@ std::string likely_cause(const InputFile& file) {
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += cat(i == 0 ? "" : ", ", shape[i]);
-  return text + "]";
+  return cat("[", joined(shape), "]");
 }
 
 Json parse_header_json(const std::string& text, const std::string& origin) {

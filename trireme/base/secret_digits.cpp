@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/environment.h"
 #include "trireme/base/error.h"
 #include "trireme/base/file_descriptor.h"
@@ -36,7 +37,7 @@ std::string fault_of_secret_file(const struct stat& status, uid_t user, const st
   if (!S_ISREG(status.st_mode)) return "is no file";
   if ((status.st_mode & (S_IWGRP | S_IRWXO)) != 0)
     return "may be used by others than its owner: chmod 600 it";
-  const bool of_our_group = std::find(groups.begin(), groups.end(), status.st_gid) != groups.end();
+  const bool of_our_group = contains(groups, status.st_gid);
   if ((status.st_mode & S_IRGRP) != 0) {
     if (status.st_uid == 0 && of_our_group) return "";
     return "may be read by others than its owner: chmod 600 it";

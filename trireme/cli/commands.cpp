@@ -47,10 +47,8 @@ const Command& find_command(const std::string& name) {
     if (command.name == name) return command;
     names.push_back(command.name);
   }
-  const auto nearest = nearest_name(name, names);
-  throw ConfigError(
-      cat("there is no command '", name, "'",
-          nearest ? cat("; did you mean '", *nearest, "'?") : std::string(". See trireme --help")));
+  const std::string meant = did_you_mean(name, names);
+  throw ConfigError(cat("there is no command '", name, "'", meant.empty() ? ". See trireme --help" : meant));
 }
 
 std::string commands_help() {

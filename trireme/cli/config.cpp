@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <iostream>
-#include <sstream>
 #include <utility>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
+#include "trireme/base/split.h"
 #include "trireme/cli/batch_arithmetic.h"
 #include "trireme/cli/config_document.h"
 #include "trireme/cli/deepspeed_config.h"
@@ -53,10 +54,7 @@ std::string_view value_text_of(const std::string& text, const std::vector<std::s
 
 void replace_value(MendedText& mended, const std::string& dotted, const std::string& value,
                    const std::string& why) {
-  std::vector<std::string> path;
-  std::istringstream names(dotted);
-  for (std::string name; std::getline(names, name, '.');) path.push_back(name);
-  const std::string_view old = value_text_of(mended.text, path);
+  const std::string_view old = value_text_of(mended.text, split(dotted, '.'));
   TRIREME_ASSERT(!old.empty(), dotted, " is not in the text");
   mended.changes.push_back(cat(dotted, ": ", old, " -> ", value, " (", why, ")"));
   mended.text.replace(static_cast<size_t>(old.data() - mended.text.data()), old.size(), value);
@@ -90,7 +88,7 @@ bool is_for_config(const Json& document, const OptionParser& train) {
   for (const auto& item : document.items()) {
     std::string name = item.key();
     std::ranges::replace(name, '-', '_');
-    if (std::ranges::find(options, name) != options.end() && !is_deepspeed_name(name)) return true;
+    if (contains(options, name) && !is_deepspeed_name(name)) return true;
   }
   return false;
 }
@@ -187,7 +185,7 @@ int run_config(const std::vector<std::string>& arguments) {
       shows ? "Prints the options of trireme train that a file of --config or --deepspeed becomes."
             : "Mends a DeepSpeed configuration whose numbers contradict each other.");
   if (!shows) flags.declare(parser);
-  if (action.empty() || action == "--help" || action == "-h") {
+  if (action.empty() || asks_for_help(action)) {
     std::cout << kUsage << "\n" << parser.help();
     return action.empty() ? ConfigError::kExitCode : 0;
   }

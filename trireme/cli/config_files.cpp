@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
 #include "trireme/base/option_value.h"
 #include "trireme/cli/config_document.h"
@@ -161,7 +162,7 @@ std::vector<GivenValue> values_of_config(const Json& document, const std::string
     const std::string source = cat(file, ": ", quotation(key));
     const Json& value = document[key];
     try {
-      if (is_deepspeed_name(name) && std::ranges::find(options, name) == options.end())
+      if (is_deepspeed_name(name) && !contains(options, name))
         throw ConfigError("that is a key of DeepSpeed's configuration: give such a file as --deepspeed");
       if (name == "config") throw ConfigError("a file names no other --config");
       const Option& option = parser.find(name);

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "trireme/base/error.h"
+#include "trireme/base/joined.h"
 #include "trireme/cli/deepspeed_keys.h"
 #include "trireme/shard/optimizer.h"
 
@@ -114,12 +115,10 @@ class DeepSpeedReader {
   }
   Json option_value(const DeepSpeedKey& key, const std::string& path, const Json& value) const {
     if (key.values.empty()) return value;
-    std::string choices;
-    for (const DeepSpeedKey::Named& named : key.values) {
+    for (const DeepSpeedKey::Named& named : key.values)
       if (named.deepspeed == value) return named.ours;
-      choices += cat(choices.empty() ? "" : " or ", quotation(named.deepspeed));
-    }
-    refuse(path, value, cat("expected ", choices));
+    const auto text_of = [](const DeepSpeedKey::Named& named) { return quotation(named.deepspeed); };
+    refuse(path, value, cat("expected ", joined(key.values, " or ", text_of)));
   }
 
   void read_batch() {
@@ -277,9 +276,9 @@ DeepSpeedConfig read_deepspeed_config(const Json& document, const std::string& f
 std::vector<std::string> notes_of(const DeepSpeedConfig& config, const std::string& file) {
   std::vector<std::string> lines;
   for (const auto& [reason, keys] : config.without_meaning) {
-    std::string names;
-    for (const std::string& key : keys) names += cat(names.empty() ? "" : ", ", quotation(key));
-    lines.push_back(cat(file, ": no meaning for Trireme: ", names, " (", reason, ")"));
+    lines.push_back(cat(file, ": no meaning for Trireme: ",
+                        joined(keys, ", ", [](const std::string& key) { return quotation(key); }), " (",
+                        reason, ")"));
   }
   return lines;
 }

@@ -1,9 +1,9 @@
 #include "trireme/cli/explain_oom.h"
 
-#include <algorithm>
 #include <iostream>
 #include <iterator>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
 #include "trireme/base/input_file.h"
 #include "trireme/cli/config_document.h"
@@ -83,7 +83,7 @@ void ExplainFlags::read_run(OptionParser& parser) const {
   const std::vector<std::string> known = parser.names();
   Json of_plan = Json::object();
   for (const auto& [name, value] : document.items())
-    if (std::ranges::find(known, name) != known.end() && name != "memory_budget") of_plan[name] = value;
+    if (contains(known, name) && name != "memory_budget") of_plan[name] = value;
   // Of the policy that `auto` chooses, which chooses the shares as well.
   if (of_plan.value("recompute", Json()) == name_of(Recompute::automatic))
     for (const char* name : {"keep_fraction", "keep_qkv_fraction", "keep_mlp_fraction"}) of_plan.erase(name);

@@ -1,8 +1,8 @@
 #include "trireme/cli/foreign_flags.h"
 
-#include <algorithm>
-
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
+#include "trireme/base/joined.h"
 
 namespace trireme {
 
@@ -268,7 +268,7 @@ const std::vector<ForeignProgram>& foreign_programs() {
 std::optional<std::string> foreign_flag_answer(const std::string& name) {
   for (const ForeignProgram& program : foreign_programs())
     for (const ForeignFlags& flags : program.flags)
-      if (std::ranges::find(flags.names, name) != flags.names.end()) return flags.answer;
+      if (contains(flags.names, name)) return flags.answer;
   return std::nullopt;
 }
 
@@ -281,12 +281,10 @@ std::string foreign_flags_page() {
   for (const ForeignProgram& program : foreign_programs()) {
     page += cat("\n## ", program.name, "\n\n| flag | here |\n|---|---|\n");
     for (const ForeignFlags& flags : program.flags) {
-      std::string names;
-      for (const std::string& name : flags.names) names += cat(names.empty() ? "" : ", ", "`--", name, "`");
       std::string answer;
       for (const char letter : flags.answer)
         answer += letter == '|' ? std::string("\\|") : std::string(1, letter);
-      page += cat("| ", names, " | ", answer, " |\n");
+      page += cat("| `--", joined(flags.names, "`, `--"), "` | ", answer, " |\n");
     }
   }
   return page;

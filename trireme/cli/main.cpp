@@ -3,12 +3,13 @@
 
 #include "trireme/base/error.h"
 #include "trireme/cli/commands.h"
+#include "trireme/cli/option_parser.h"
 #include "trireme/cli/run_program.h"
 
 int main(int argc, char** argv) {
   return trireme::run_program([&] {
     const std::vector<std::string> words(argv + 1, argv + argc);
-    if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
+    if (words.empty() || trireme::asks_for_help(words[0]) || words[0] == "help") {
       std::cout << trireme::commands_help();
       return words.empty() ? trireme::ConfigError::kExitCode : 0;
     }

@@ -1,8 +1,11 @@
 #include "trireme/cli/model_presets.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
+#include "trireme/base/joined.h"
 #include "trireme/base/nearest_name.h"
 #include "trireme/model/model_family.h"
 #include "trireme/tokenizer/utf8.h"
@@ -149,10 +152,14 @@ constexpr const char* kGemma4_31b = R"({
   "tie_word_embeddings": true, "bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0
 })";
 
-Json gemma4_with(const std::string& changes) {
-  Json config = parse_json(kGemma4_31b, "the preset gemma4-31b");
+// A config.json with these values in it.
+Json with(Json config, const std::string& changes) {
   config.update(parse_json(changes, "a preset"));
   return config;
+}
+
+Json gemma4_with(const std::string& changes) {
+  return with(parse_json(kGemma4_31b, "the preset gemma4-31b"), changes);
 }
 
 // The last layers take keys of earlier ones, and each is told of its token by a table of its own.
@@ -164,8 +171,7 @@ Json gemma4_e2b_with(const std::string& changes) {
       "max_position_embeddings": 131072, "sliding_window": 512})");
   for (int layer = 0; layer < 35; ++layer)
     config["layer_types"].push_back(layer % 5 == 4 ? "full_attention" : "sliding_attention");
-  config.update(parse_json(changes, "a preset"));
-  return config;
+  return with(std::move(config), changes);
 }
 
 // Three layers of four have a DeltaNet in place of attention.
@@ -181,9 +187,7 @@ constexpr const char* kQwen3_5_9b = R"({
 })";
 
 Json qwen3_5_with(const std::string& changes) {
-  Json config = parse_json(kQwen3_5_9b, "the preset qwen3.5-9b");
-  config.update(parse_json(changes, "a preset"));
-  return config;
+  return with(parse_json(kQwen3_5_9b, "the preset qwen3.5-9b"), changes);
 }
 
 // config.json of Qwen3.5-35B-A3B with these values in it.
@@ -194,8 +198,7 @@ Json qwen3_5_moe_with(const std::string& changes) {
     "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512,
     "shared_expert_intermediate_size": 512})");
   config.erase("intermediate_size");
-  config.update(parse_json(changes, "a preset"));
-  return config;
+  return with(std::move(config), changes);
 }
 
 constexpr const char* kSmallQwen3_5Moe = R"({
@@ -214,25 +217,19 @@ constexpr const char* kQwen3Next_80b_a3b = R"({
 
 // config.json of the 2B with these values in it.
 Json gemma2_with(const std::string& changes) {
-  Json config = parse_json(kGemma2_2b, "the preset gemma2-2b");
-  config.update(parse_json(changes, "a preset"));
-  return config;
+  return with(parse_json(kGemma2_2b, "the preset gemma2-2b"), changes);
 }
 
 // config.json of the 1B with these values in it.
 Json gemma3_with(const std::string& changes) {
-  Json config = parse_json(kGemma3_1b, "the preset gemma3-1b");
-  config.update(parse_json(changes, "a preset"));
-  return config;
+  return with(parse_json(kGemma3_1b, "the preset gemma3-1b"), changes);
 }
 
 // The same of one that reads images too: its text model, stretched to 128K.
 Json gemma3_text_of_images(const std::string& changes) {
-  Json config =
-      gemma3_with(R"({"vocab_size": 262208, "max_position_embeddings": 131072, "sliding_window": 1024,
-                                "rope_scaling": {"rope_type": "linear", "factor": 8.0}})");
-  config.update(parse_json(changes, "a preset"));
-  return config;
+  return with(gemma3_with(R"({"vocab_size": 262208, "max_position_embeddings": 131072, "sliding_window": 1024,
+                              "rope_scaling": {"rope_type": "linear", "factor": 8.0}})"),
+              changes);
 }
 
 constexpr const char* kGemma3_4b = R"({
@@ -252,9 +249,7 @@ constexpr const char* kGemma3_27b = R"({
 
 // config.json of the tiny llama with these values in it.
 Json llama_with(const std::string& changes) {
-  Json config = parse_json(kTinyLlama, "the preset tiny");
-  config.update(parse_json(changes, "a preset"));
-  return config;
+  return with(parse_json(kTinyLlama, "the preset tiny"), changes);
 }
 
 std::vector<std::string> known_keys() {
@@ -409,11 +404,8 @@ const ModelPreset& find_model_preset(const std::string& name, const char* flag, 
     if (preset.name == name) return preset;
     names.push_back(preset.name);
   }
-  std::string list;
-  for (const std::string& known : names) list += (list.empty() ? "" : ", ") + known;
-  const auto nearest = nearest_name(name, names);
-  throw ConfigError(cat(flag, " is '", quotation(name), "'; expected ", expected, list,
-                        nearest ? cat(". Did you mean '", *nearest, "'?") : std::string()));
+  throw ConfigError(cat(flag, " is '", quotation(name), "'; expected ", expected, joined(names),
+                        did_you_mean(name, names)));
 }
 
 void apply_config_override(Json& config, const std::string& assignment) {
@@ -425,12 +417,9 @@ void apply_config_override(Json& config, const std::string& assignment) {
   const std::string text = assignment.substr(equals + 1);
   const std::string key = path.substr(0, path.find('.'));
   const std::vector<std::string> keys = known_keys();
-  if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
-    const auto nearest = nearest_name(key, keys);
+  if (!contains(keys, key))
     throw ConfigError(cat("--set ", quotation(assignment), ": config.json has no key '", quotation(key),
-                          "' that these models read",
-                          nearest ? cat("; did you mean '", *nearest, "'?") : std::string()));
-  }
+                          "' that these models read", did_you_mean(key, keys)));
   if (!is_valid_utf8(assignment)) throw ConfigError(cat("--set ", quotation(assignment), ": is not UTF-8"));
   Json value;
   try {

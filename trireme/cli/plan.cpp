@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iostream>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/cli/config_document.h"
@@ -219,7 +220,7 @@ std::vector<std::string> PlanFlags::read_files(OptionParser& parser) {
   const std::vector<std::string> names = parser.names();
   std::vector<GivenValue> pinned, others;
   for (const GivenValue& value : config.values)
-    (std::ranges::find(names, value.option) != names.end() ? pinned : others).push_back(value);
+    (contains(names, value.option) ? pinned : others).push_back(value);
   if (config.train_batch)
     pinned.push_back({"samples_per_step", config.train_batch->value, cat(file, ": train_batch_size")});
   parser.add_file_values(pinned, Precedence::none);

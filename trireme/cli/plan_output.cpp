@@ -4,6 +4,7 @@
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
+#include "trireme/base/joined.h"
 #include "trireme/base/make_folder.h"
 
 namespace fs = std::filesystem;
@@ -62,10 +63,8 @@ std::string word_of(const Json& value) {
 }
 
 std::string as_flags(const TrainOptionValues& options) {
-  std::string words;
-  for (const auto& [name, value] : options)
-    words += cat(words.empty() ? "" : " ", "--", name, " ", word_of(value));
-  return words;
+  return joined(options, " ",
+                [](const auto& option) { return cat("--", option.first, " ", word_of(option.second)); });
 }
 
 std::string init_line(const PlanFlags& flags, const PlannedModel& model) {

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
 #include "trireme/base/input_file.h"
+#include "trireme/base/joined.h"
 #include "trireme/base/option_value.h"
 #include "trireme/cli/train.h"
 #include "trireme/cli/unread_flags.h"
@@ -19,17 +21,6 @@ namespace {
 // The planner chooses them, or the launch line names them.
 constexpr std::array kOthers = {
     "output_dir", "train_file", "deepspeed", "fsdp", "gradient_checkpointing", "parallelism_config"};
-
-template <typename Names>
-bool contains(const Names& names, const std::string& name) {
-  return std::ranges::find(names, name) != names.end();
-}
-
-std::string joined_names(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += cat(text.empty() ? "" : ", ", name);
-  return text;
-}
 
 // A script may give both of kCountsOver.
 void drop_what_does_not_count(TrainOptionValues& values) {
@@ -99,8 +90,8 @@ std::string PlanPages::script_text(const PlanRequest& request, const Plan& plan,
   if (prefers)
     return text + "natively: not; trireme train predicts the next token, it has no loss of preferences\n";
   text += "natively: the launch line above, with your data as TEXT, text or .jsonl (docs/data.md)\n";
-  if (!native_.empty()) text += cat("- of the script it has: ", joined_names(native_), "\n");
-  if (!not_carried_.empty()) text += cat("- not carried over: ", joined_names(not_carried_), "\n");
+  if (!native_.empty()) text += cat("- of the script it has: ", joined(native_), "\n");
+  if (!not_carried_.empty()) text += cat("- not carried over: ", joined(not_carried_), "\n");
   return text;
 }
 

@@ -1,7 +1,7 @@
 #include "trireme/comm/peer_memory.h"
 
-#include <array>
 #include <cstring>
+#include <filesystem>
 #include <poll.h>
 #include <random>
 #include <stdexcept>
@@ -19,9 +19,8 @@ namespace {
 // In a new namespace of processes, /proc may still be that of the namespace outside: its numbers then mean
 // other processes.
 bool proc_numbers_processes_as_this_one() {
-  std::array<char, 32> self{};
-  const ssize_t size = ::readlink("/proc/self", self.data(), self.size());
-  return size > 0 && std::string_view(self.data(), static_cast<size_t>(size)) == std::to_string(::getpid());
+  std::error_code unread;
+  return std::filesystem::read_symlink("/proc/self", unread) == std::to_string(::getpid());
 }
 
 // Equal where process numbers mean the same processes, in /proc too. Ranks of two network namespaces count as

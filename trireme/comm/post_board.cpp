@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "trireme/base/error.h"
+#include "trireme/base/joined.h"
 
 namespace trireme {
 
@@ -28,9 +29,7 @@ void PostBoard::exchange(const Post& post, std::chrono::milliseconds timeout,
 }
 
 std::string timed_out_without(const std::vector<int>& missing_world_ranks) {
-  std::string missing;
-  for (const int rank : missing_world_ranks) missing += cat(missing.empty() ? "" : ", ", rank);
-  return cat("timed out; did not come: rank ", missing);
+  return cat("timed out; did not come: rank ", joined(missing_world_ranks));
 }
 
 }  // namespace trireme

@@ -5,7 +5,6 @@
 //   srun (Slurm)                          SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NODEID ...
 #include "trireme/comm/rank_identity.h"
 
-#include <charconv>
 #include <numeric>
 #include <optional>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include "trireme/base/environment.h"
 #include "trireme/base/error.h"
 #include "trireme/base/machine_identity.h"
+#include "trireme/base/parse_whole.h"
 #include "trireme/comm/slurm_lists.h"
 
 namespace trireme {
@@ -22,12 +22,10 @@ namespace {
 std::optional<int> rank_variable(const std::string& name) {
   const auto text = environment(name);
   if (!text) return std::nullopt;
-  int value = 0;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
-  if (error != std::errc() || end != text->data() + text->size() || value < 0) {
+  const auto value = parse_whole<int>(*text);
+  if (!value || *value < 0)
     throw ConfigError(
         cat("environment variable ", name, " is '", *text, "', expected a whole number from 0 on"));
-  }
   return value;
 }
 

@@ -135,7 +135,7 @@ Verdict RunStore::meet(Deadline deadline) {
           cat("rank ", identity_.rank, " (host ", host_name(), ") and who listens at ", identity_.master(),
               ", rank 0's address, do not have the same secret: this rank has ", identity_.secret.origin,
               "; give all ranks the same TRIREME_SECRET or TRIREME_SECRET_FILE (docs/security.md)"));
-    return {static_cast<Verdict::Kind>(std::stoi(texts[0])), texts[1]};
+    return Verdict::from(texts);
   } catch (const DeadlinePassed&) {
     throw DeadlinePassed(
         greeted ? "rank 0 answered, and then no more: its process is stopped, or it still waits for ranks"

@@ -1,10 +1,10 @@
 #include "trireme/comm/store_messages.h"
 
-#include <charconv>
 #include <cstring>
 #include <stdexcept>
 
 #include "trireme/base/error.h"
+#include "trireme/base/parse_whole.h"
 
 namespace trireme {
 namespace {
@@ -27,11 +27,8 @@ uint32_t count_at(std::string_view bytes, size_t begin) {
 
 template <typename Number>
 Number number_of(const std::string& text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size())
-    throw std::runtime_error("a message with a wrong number");
-  return value;
+  if (const auto value = parse_whole<Number>(text)) return *value;
+  throw std::runtime_error("a message with a wrong number");
 }
 
 Sha256Digest proof_of(const Texts& texts, std::string_view secret, std::string_view role,
@@ -114,6 +111,12 @@ Hello Hello::from(const Texts& texts) {
 
 std::string Hello::name() const {
   return cat("rank ", rank, " (host ", host, ", process ", process, ")");
+}
+
+Verdict Verdict::from(const Texts& texts) {
+  const int kind = number_of<int>(texts.at(0));
+  if (kind < 0 || kind > static_cast<int>(Kind::missing)) throw std::runtime_error("an unknown verdict");
+  return {static_cast<Kind>(kind), texts.at(1)};
 }
 
 std::string proven_frame(Texts texts, std::string_view secret, std::string_view role, const Nonces& nonces) {

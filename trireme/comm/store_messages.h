@@ -71,6 +71,8 @@ struct Verdict {
   };
   Kind kind = Kind::go;
   std::string reason;
+  // Throws std::runtime_error.
+  static Verdict from(const Texts& texts);
 };
 
 // The last text of the message is the proof: an HMAC over role, nonces and the texts before it.

@@ -7,7 +7,6 @@
 #include <exception>
 #include <fcntl.h>
 #include <list>
-#include <netinet/in.h>
 #include <optional>
 #include <poll.h>
 #include <stdexcept>
@@ -20,6 +19,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/file_descriptor.h"
+#include "trireme/base/listening_socket.h"
 #include "trireme/base/watch_connection.h"
 #include "trireme/comm/meeting.h"
 #include "trireme/comm/store_messages.h"
@@ -339,17 +339,12 @@ class StoreServer::Service {
 
 StoreServer::StoreServer(int listening_descriptor, const RankIdentity& identity,
                          std::chrono::milliseconds timeout) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
   int listens = 0;
-  socklen_t flag_size = sizeof listens;
-  if (::getsockname(listening_descriptor, reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
-      ::getsockopt(listening_descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listens, &flag_size) != 0 ||
-      listens == 0)
+  socklen_t size = sizeof listens;
+  if (::getsockopt(listening_descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0)
     throw ConfigError(cat("environment variable TRIREME_MASTER_FD is ", listening_descriptor,
                           ", which is no listening socket; unset it"));
-  port_ = ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
-                                              : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
+  port_ = port_of(listening_descriptor);
   service_ = std::make_unique<Service>(listening_descriptor, identity, timeout);
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "trireme/base/contains.h"
+
 namespace trireme {
 
 ThreadMeeting::ThreadMeeting(std::vector<int> world_ranks)
@@ -11,7 +13,7 @@ ThreadMeeting::ThreadMeeting(std::vector<int> world_ranks)
       has_arrived_(world_ranks_.size(), 0) {}
 
 bool ThreadMeeting::has_world_rank(int world_rank) const {
-  return std::find(world_ranks_.begin(), world_ranks_.end(), world_rank) != world_ranks_.end();
+  return contains(world_ranks_, world_rank);
 }
 
 void ThreadMeeting::fail(const std::string& why) {

@@ -1,6 +1,5 @@
 #include "trireme/comm/world.h"
 
-#include <charconv>
 #include <set>
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -9,6 +8,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/file_descriptor.h"
 #include "trireme/base/listening_socket.h"
+#include "trireme/base/parse_whole.h"
 #include "trireme/comm/failure.h"
 #include "trireme/comm/nccl_backend.h"
 #include "trireme/comm/owned_backend.h"
@@ -87,9 +87,8 @@ int port_through_agent(const RankIdentity& identity, const StoreServer* server,
       throw DeadlinePassed("the agent gave no answer: it is stopped or unreachable, or rank 0 has not come");
     return *port;
   });
-  int port = 0;
-  const auto [end, error] = std::from_chars(told.data(), told.data() + told.size(), port);
-  if (error != std::errc() || end != told.data() + told.size() || port < 1 || port > 65535)
+  const int port = parse_whole<int>(told).value_or(0);
+  if (port < 1 || port > 65535)
     throw ConfigError(cat("torchrun's agent at ", identity.master(), " tells '", printable(told),
                           "', expected the port of rank 0's store; another program writes to "
                           "the agent's store: choose another MASTER_PORT (--master-port)"));

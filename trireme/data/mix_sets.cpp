@@ -21,13 +21,11 @@ class Source {
  public:
   Source(const SourceOfMix& source, uint64_t seed)
       : set_(source.prefix), weight_(source.weight), seed_(seed), order_(set_.documents(), seed, 0) {
-    if (set_.tokens() == 0) throw DataError(cat(set_.path().string(), ": has no token"));
     of_mix_.prefix = source.prefix;
   }
 
   const IndexedDataset& set() const { return set_; }
   const MixReport::OfSource& of_mix() const { return of_mix_; }
-  bool read_once() const { return epoch_ > 0; }
   // How far it is: the set with the least of it is furthest behind its share.
   double tokens_by_weight() const { return static_cast<double>(of_mix_.tokens) / weight_; }
 

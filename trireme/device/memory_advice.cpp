@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 
@@ -61,7 +62,7 @@ std::string memory_advice(const MemoryBytes& held, const std::vector<MemoryOptio
     if (option->kind == policy && named.size() == kMostNamed) continue;
     if (bytes < savings.front().bytes / 100) continue;
     // An option may reduce several categories; only its largest saving is named.
-    if (std::find(named.begin(), named.end(), option->option) != named.end()) continue;
+    if (contains(named, option->option)) continue;
     if (option->kind == std::exchange(last, option->kind))
       text += named.empty() ? "" : ", ";
     else

@@ -97,12 +97,9 @@ __global__ void __launch_bounds__(kActivationThreads) exact_gelu_back(Activation
   store_chunk(to_act, x, part.count, to.aligned);
 }
 
-using ActivationKernel = void (*)(ActivationArguments);
-struct ActivationKernels {
-  ActivationKernel fp32, bf16, fp16;
-};
-
-void launch_activation(const ActivationKernels& kernels, const ActivationSizes& sizes, ActivationArguments to,
+// kernel_of(a value of the tensors' type): the kernel.
+template <typename F>
+void launch_activation(const F& kernel_of, const ActivationSizes& sizes, ActivationArguments to,
                        void* stream) {
   if (sizes.rows == 0 || sizes.width == 0) return;
   constexpr int64_t kOfBlock = int64_t{kActivationThreads} * kChunk;
@@ -111,36 +108,35 @@ void launch_activation(const ActivationKernels& kernels, const ActivationSizes& 
   to.blocks_of_row = static_cast<unsigned>(blocks_of_row);
   to.aligned = sizes.width % kChunk == 0 && aligned_chunks(to.dact, sizes.number) &&
                aligned_chunks(to.in, sizes.number) && aligned_chunks(to.act, sizes.number);
-  const ActivationKernel kernel = sizes.number == GpuNumber::fp32   ? kernels.fp32
-                                  : sizes.number == GpuNumber::bf16 ? kernels.bf16
-                                                                    : kernels.fp16;
-  launch(kernel, {sizes.rows * blocks_of_row, kActivationThreads}, stream, to);
+  with_number(sizes.number, [&](auto x) {
+    launch(kernel_of(x), {sizes.rows * blocks_of_row, kActivationThreads}, stream, to);
+  });
 }
-
-template <GluGate kind>
-constexpr ActivationKernels kForward{glu_forward<float, kind>, glu_forward<Bf16, kind>,
-                                     glu_forward<Fp16, kind>};
-template <GluGate kind>
-constexpr ActivationKernels kBack{glu_back<float, kind>, glu_back<Bf16, kind>, glu_back<Fp16, kind>};
 
 }  // namespace
 
 void launch_glu(GluGate gate, const ActivationSizes& sizes, const GpuRows& gate_up, const GpuRows& act,
                 void* stream) {
-  launch_activation(gate == GluGate::silu ? kForward<GluGate::silu> : kForward<GluGate::gelu_tanh>, sizes,
-                    {0, {}, gate_up, act, 0, false}, stream);
+  const auto kernel_of = [gate](auto x) {
+    using T = decltype(x);
+    return gate == GluGate::silu ? glu_forward<T, GluGate::silu> : glu_forward<T, GluGate::gelu_tanh>;
+  };
+  launch_activation(kernel_of, sizes, {0, {}, gate_up, act, 0, false}, stream);
 }
 
 void launch_glu_backward(GluGate gate, const ActivationSizes& sizes, const GpuRows& dact,
                          const GpuRows& gate_up, const GpuRows& act, void* stream) {
-  launch_activation(gate == GluGate::silu ? kBack<GluGate::silu> : kBack<GluGate::gelu_tanh>, sizes,
-                    {0, dact, gate_up, act, 0, false}, stream);
+  const auto kernel_of = [gate](auto x) {
+    using T = decltype(x);
+    return gate == GluGate::silu ? glu_back<T, GluGate::silu> : glu_back<T, GluGate::gelu_tanh>;
+  };
+  launch_activation(kernel_of, sizes, {0, dact, gate_up, act, 0, false}, stream);
 }
 
 void launch_exact_gelu_backward(const ActivationSizes& sizes, const GpuRows& dact, const GpuRows& x,
                                 void* stream) {
-  launch_activation({exact_gelu_back<float>, exact_gelu_back<Bf16>, exact_gelu_back<Fp16>}, sizes,
-                    {0, dact, x, {}, 0, false}, stream);
+  launch_activation([](auto of) { return exact_gelu_back<decltype(of)>; }, sizes, {0, dact, x, {}, 0, false},
+                    stream);
 }
 
 }  // namespace trireme

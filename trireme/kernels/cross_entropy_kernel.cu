@@ -204,12 +204,9 @@ void launch_cross_entropy(const CrossEntropySizes& sizes, const GpuRows& logits,
                           float* loss, std::optional<float> scale, void* stream, float cap) {
   if (sizes.rows == 0) return;
   const auto with = [&](const auto& of_cap) {
-    if (sizes.number == GpuNumber::fp32)
-      launch_logit_rows<float>(sizes, logits, targets, loss, scale, of_cap, stream);
-    if (sizes.number == GpuNumber::bf16)
-      launch_logit_rows<Bf16>(sizes, logits, targets, loss, scale, of_cap, stream);
-    if (sizes.number == GpuNumber::fp16)
-      launch_logit_rows<Fp16>(sizes, logits, targets, loss, scale, of_cap, stream);
+    with_number(sizes.number, [&](auto x) {
+      launch_logit_rows<decltype(x)>(sizes, logits, targets, loss, scale, of_cap, stream);
+    });
   };
   if (cap > 0)
     with(Capped{cap, 1 / (cap * cap)});

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <string>
 
-#include "trireme/base/error.h"
+#include "trireme/base/joined.h"
 #include "trireme/base/round_up.h"
 
 namespace trireme {
@@ -39,9 +39,7 @@ constexpr bool flash4_takes_heads(int64_t query_heads, int64_t kv_heads, int64_t
 
 // "64, 128, 256"
 inline std::string flash4_widths() {
-  std::string text;
-  for (const Flash4Width& known : kFlash4Widths) text += cat(text.empty() ? "" : ", ", known.width);
-  return text;
+  return joined(kFlash4Widths, ", ", &Flash4Width::width);
 }
 
 // Rows of a sum of one head.

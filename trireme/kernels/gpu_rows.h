@@ -4,12 +4,22 @@
 
 #include <stdint.h>
 
+#include "trireme/kernels/narrow_floats.h"
+
 namespace trireme {
 
 enum class GpuNumber { fp32, bf16, fp16 };
 
 constexpr int64_t bytes_of(GpuNumber number) {
   return number == GpuNumber::fp32 ? 4 : 2;
+}
+
+// Calls with(a value of the format's type).
+template <typename F>
+void with_number(GpuNumber number, const F& with) {
+  if (number == GpuNumber::fp32) with(float{});
+  if (number == GpuNumber::bf16) with(Bf16{});
+  if (number == GpuNumber::fp16) with(Fp16{});
 }
 
 struct GpuRows {

@@ -261,13 +261,6 @@ LaunchSize size_of(const RotaryKernel& rotary, const RotaryArguments& arguments,
   return {needed < resident ? needed : resident, kRotaryThreads};
 }
 
-template <typename F>
-void with_number(GpuNumber number, const F& f) {
-  if (number == GpuNumber::fp32) f(float{});
-  if (number == GpuNumber::bf16) f(Bf16{});
-  if (number == GpuNumber::fp16) f(Fp16{});
-}
-
 }  // namespace
 
 void launch_rotary(const RotaryKernel& rotary, void* stream) {

@@ -131,11 +131,7 @@ template <typename F>
 void with_kinds(const ScoreTile& tile, GpuNumber number, const F& with) {
   const int64_t threads = (tile.row_keys / kChunk + kWarp - 1) / kWarp * kWarp;
   const LaunchSize size{tile.rows, static_cast<int>(threads)};
-  const auto of_rule = [&](const auto& rule) {
-    if (number == GpuNumber::fp32) with(float{}, rule, size);
-    if (number == GpuNumber::bf16) with(Bf16{}, rule, size);
-    if (number == GpuNumber::fp16) with(Fp16{}, rule, size);
-  };
+  const auto of_rule = [&](const auto& rule) { with_number(number, [&](auto x) { with(x, rule, size); }); };
   if (tile.rows == 0 || tile.row_keys == 0) return;
   if (tile.cap > 0)
     of_rule(CappedScores{tile.scale, tile.cap});

@@ -1,7 +1,6 @@
 #include "trireme/launch/host_launcher.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <csignal>
 #include <filesystem>
@@ -138,18 +137,7 @@ bool HostLauncher::take_line(std::string line) {
 
 void HostLauncher::drain(FileDescriptor& descriptor, std::string& pending, std::ostream& to) {
   const bool is_stderr = &descriptor == &stderr_;
-  std::array<char, 16384> buffer{};
-  // A host that writes without end must not keep this launcher from its other duties.
-  for (int round = 0; round < 16 && descriptor.is_open(); ++round) {
-    const ssize_t got = ::read(descriptor.get(), buffer.data(), buffer.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && errno == EAGAIN) break;
-    if (got <= 0) {
-      descriptor.close();
-    } else {
-      pending.append(buffer.data(), static_cast<size_t>(got));
-    }
-  }
+  read_what_came(descriptor, [&](std::string_view bytes) { pending += bytes; });
   const auto pass = [&](const std::string& text, size_t line_bytes) {
     if (is_stderr ? take_line(text.substr(0, line_bytes)) : ordered_) to << text;
   };

@@ -1,12 +1,16 @@
 #include "trireme/launch/host_slots.h"
 
 #include <algorithm>
-#include <charconv>
 #include <numeric>
+#include <ranges>
 #include <sstream>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
 #include "trireme/base/input_file.h"
+#include "trireme/base/joined.h"
+#include "trireme/base/parse_whole.h"
+#include "trireme/base/split.h"
 
 namespace trireme {
 namespace {
@@ -16,23 +20,13 @@ constexpr int kMostSlots = 4096;
 
 // A whole number from 0 to kMostSlots; below 0: the text is none.
 int slot_number(const std::string& text) {
-  int value = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() && value <= kMostSlots ? value : -1;
-}
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::istringstream in(text);
-  for (std::string part; std::getline(in, part, separator);) parts.push_back(part);
-  if (text.empty() || text.back() == separator) parts.emplace_back();
-  return parts;
+  const int value = parse_whole<int>(text).value_or(-1);
+  return value <= kMostSlots ? value : -1;
 }
 
 std::string names_of(const std::vector<HostSlots>& hosts) {
   constexpr size_t kMost = 10;
-  std::string text;
-  for (size_t i = 0; i < std::min(hosts.size(), kMost); ++i) text += cat(i == 0 ? "" : ", ", hosts[i].host);
+  const std::string text = joined(std::views::take(hosts, kMost), ", ", &HostSlots::host);
   return hosts.size() > kMost ? cat(text, ", ... (", hosts.size(), " hosts)") : text;
 }
 
@@ -71,11 +65,10 @@ std::vector<NodeSpec> parse_filter(const std::string& filter, const std::vector<
     if (colon != std::string::npos) {
       for (const std::string& word : split(text.substr(colon + 1), ',')) {
         const int slot = slot_number(word);
-        if (std::find(host->slots.begin(), host->slots.end(), slot) == host->slots.end())
+        if (!contains(host->slots, slot))
           throw ConfigError(cat("launch: --", flag, " ", quotation(filter), ": host '", name,
                                 "' has no slot '", quotation(word), "'; it has ", slot_list(host->slots)));
-        if (std::find(spec.slots.begin(), spec.slots.end(), slot) == spec.slots.end())
-          spec.slots.push_back(slot);
+        if (!contains(spec.slots, slot)) spec.slots.push_back(slot);
       }
     }
     specs.push_back(spec);
@@ -116,9 +109,7 @@ int total_slots(const std::vector<HostSlots>& hosts) {
 }  // namespace
 
 std::string slot_list(const std::vector<int>& slots) {
-  std::string text;
-  for (const int slot : slots) text += cat(text.empty() ? "" : ",", slot);
-  return text;
+  return joined(slots, ",");
 }
 
 bool chooses_hosts(const HostOptions& options) {

@@ -12,6 +12,7 @@
 #include <thread>
 #include <unistd.h>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
 #include "trireme/base/stop_request.h"
 
@@ -57,7 +58,7 @@ int signal_of(std::string_view line) {
   int signal = 0;
   line.remove_prefix(std::string_view(kStopWord).size());
   std::from_chars(line.data(), line.data() + line.size(), signal);
-  return std::find(kStopSignals.begin(), kStopSignals.end(), signal) == kStopSignals.end() ? SIGTERM : signal;
+  return contains(kStopSignals, signal) ? signal : SIGTERM;
 }
 
 // On a thread without signals, so that they reach the launcher's own.

@@ -25,11 +25,10 @@ class OtherMachine : public RunControl {
                std::ostream& err)
       : options_(options), secret_(secret), signals_(signals), err_(err) {}
 
-  AttemptStart start(int attempt) override {
+  AttemptStart start(int /*attempt*/) override {
     if (!link_) join();
     conclusion_.reset();
     AttemptStart start;
-    start.attempt = attempt;
     while (!start_message_ && !conclusion_ && lost().empty()) {
       if (!link_) return over(start, stopped_between_attempts(signals_.stop_signal()));  // asked to stop
       std::vector<pollfd> waiting{{signals_.descriptor(), POLLIN, 0}, {link_->descriptor(), POLLIN, 0}};

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <string_view>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
 #include "trireme/base/last_words.h"
 #include "trireme/base/stop_request.h"
@@ -110,8 +111,7 @@ const std::vector<ExitMeaning>& exit_meanings() {
 
 int asked_to_stop(const RankEnd& end) {
   if (end.asked) return 0;
-  if (std::find(kStopSignals.begin(), kStopSignals.end(), end.signal) != kStopSignals.end())
-    return end.signal;
+  if (contains(kStopSignals, end.signal)) return end.signal;
   return lost_a_peer(end) && says(end, kAskedToStop) ? SIGTERM : 0;
 }
 

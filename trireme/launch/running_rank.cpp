@@ -1,14 +1,12 @@
 #include "trireme/launch/running_rank.h"
 
-#include <array>
-#include <cerrno>
 #include <signal.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/base/machine_identity.h"
+#include "trireme/launch/pipe.h"
 
 namespace trireme {
 namespace {
@@ -35,20 +33,10 @@ RunningRank::RunningRank(RankProcess process, const RankStreams& streams)
       err_log_(log_of(process_.rank, streams, ".err")) {}
 
 void RunningRank::drain(FileDescriptor& descriptor, RankOutput& output, RankLog& log) {
-  std::array<char, 16384> buffer{};
-  // A rank that writes without end must not keep the launcher from its other duties.
-  for (int round = 0; round < 16 && descriptor.is_open(); ++round) {
-    const ssize_t got = ::read(descriptor.get(), buffer.data(), buffer.size());
-    if (got > 0) {
-      const std::string_view bytes(buffer.data(), static_cast<size_t>(got));
-      launcher_ << log.write(bytes) << std::flush;
-      output.take(bytes);
-    } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-      descriptor.close();
-    } else {
-      return;
-    }
-  }
+  read_what_came(descriptor, [&](std::string_view bytes) {
+    launcher_ << log.write(bytes) << std::flush;
+    output.take(bytes);
+  });
 }
 
 void RunningRank::show_pending() {

@@ -1,9 +1,7 @@
 #include "trireme/launch/start_ranks.h"
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cstring>
+#include <filesystem>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -58,10 +56,9 @@ void end_all(const std::vector<RankProcess>& ranks) {
 
 std::string program_of(const LaunchOptions& options) {
   if (!options.program.empty()) return options.program;
-  std::array<char, 4096> path{};
-  const ssize_t size = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
-  if (size <= 0) throw ConfigError(cat("cannot read /proc/self/exe: ", std::strerror(errno)));
-  const std::string program(path.data(), static_cast<size_t>(size));
+  std::error_code unread;
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe", unread);
+  if (unread) throw ConfigError(cat("cannot read /proc/self/exe: ", unread.message()));
   // Replaced since, by an upgrade: the link still leads to the file that runs.
   return ::access(program.c_str(), X_OK) == 0 ? program : "/proc/self/exe";
 }

@@ -1,7 +1,6 @@
 #include "trireme/measure/hardware_rates.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include <ATen/Parallel.h>
 
@@ -145,9 +144,7 @@ void describe(const World& world, at::Device device, HardwareProfile& profile) {
 
 HardwareProfile measure_hardware(World& world, at::Device device, const HardwareRateOptions& options) {
   const at::NoGradGuard no_autograd;
-  std::vector<int> all(static_cast<size_t>(world.size()));
-  std::iota(all.begin(), all.end(), 0);
-  const auto group = world.make_group("hardware", {all});
+  const auto group = world.make_group("hardware", {world.identity().all_ranks()});
   // Some 200 points, each of which takes four times its share: first calls, and large sizes.
   constexpr double kShares = 800;
   const CallTimer timer(*group, device, device, options.seconds / (kShares * kRateRounds));

@@ -1,9 +1,11 @@
 #include "trireme/model/checkpoint_files.h"
 
 #include <algorithm>
+#include <ranges>
 #include <set>
 
 #include "trireme/base/error.h"
+#include "trireme/base/joined.h"
 #include "trireme/model/finite_values.h"
 #include "trireme/model/language_model.h"
 #include "trireme/model/unit_weights.h"
@@ -159,11 +161,10 @@ void refuse_unused(const std::vector<std::string>& names, const ModelLayout& lay
     for (const auto& [text, what_to_do] : layout.other_forms)
       if (name.find(text) != std::string::npos)
         throw DataError(cat(model_dir.string(), ": ", name, ": ", what_to_do));
-  std::string list;
-  for (size_t i = 0; i < std::min<size_t>(names.size(), 5); ++i) list += (i == 0 ? "" : ", ") + names[i];
   throw DataError(cat(model_dir.string(), ": the weights hold ", names.size(), " tensors that the model of ",
-                      config, " does not have: ", list, names.size() > 5 ? ", ..." : "",
-                      "; expected weights and ", config, " of the same model"));
+                      config, " does not have: ", joined(std::views::take(names, 5)),
+                      names.size() > 5 ? ", ..." : "", "; expected weights and ", config,
+                      " of the same model"));
 }
 
 at::Generator generator_of_parameter(const std::string& name, uint64_t seed) {

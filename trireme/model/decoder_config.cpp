@@ -1,12 +1,12 @@
 #include "trireme/model/decoder_config.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <set>
 
 #include "trireme/base/error.h"
+#include "trireme/base/parse_whole.h"
 #include "trireme/model/rope_config.h"
 
 namespace trireme {
@@ -257,11 +257,8 @@ AttentionHeads full_heads(const ConfigKeys& keys, AttentionHeads heads) {
 
 // transformers writes them with as many digits as the last layer has: "05".
 std::optional<size_t> layer_number(const std::string& text, int64_t layers) {
-  int64_t layer = -1;
-  const char* const end = text.data() + text.size();
-  const auto [read, error] = std::from_chars(text.data(), end, layer);
-  if (error != std::errc() || read != end || layer < 0 || layer >= layers) return std::nullopt;
-  return static_cast<size_t>(layer);
+  const auto layer = parse_whole<size_t>(text);
+  return layer && *layer < static_cast<size_t>(layers) ? layer : std::nullopt;
 }
 
 // As transformers 5 writes it again: what differs from the other layers, by the layer's number.

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <set>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
+#include "trireme/base/joined.h"
 #include "trireme/model/checkpoint_files.h"
 #include "trireme/model/model_family.h"
 #include "trireme/model/unit_weights.h"
@@ -81,8 +83,7 @@ class AdapterBuilder {
   }
 
   Adapters finish(const std::string& origin) {
-    std::string names;
-    for (const std::string& name : can_be_) names += (names.empty() ? "" : ", ") + name;
+    const std::string names = joined(can_be_);
     for (const std::string& target : lora_.targets)
       if (!all_ && !met_.contains(target))
         throw ConfigError(cat(origin, ": LoRA of '", quotation(target), "' is not built for this model; ",
@@ -151,11 +152,11 @@ double LoraConfig::scale() const {
 }
 
 LoraOptions lora_options_of(const LoraConfig& lora, uint64_t seed) {
-  LoraOptions options{
-      .rank = lora.rank, .alpha = lora.alpha, .rslora = lora.rslora, .targets = "", .seed = seed};
-  for (const std::string& target : lora.targets)
-    options.targets += (options.targets.empty() ? "" : ",") + target;
-  return options;
+  return {.rank = lora.rank,
+          .alpha = lora.alpha,
+          .rslora = lora.rslora,
+          .targets = joined(lora.targets, ","),
+          .seed = seed};
 }
 
 std::vector<std::string> lora_targets(const std::string& text) {
@@ -192,15 +193,13 @@ std::vector<std::string> adapted_modules(const Adapters& adapters) {
     for (const ParameterSpec& spec : unit.parameters) {
       if (!spec.name.ends_with(kB)) continue;
       const std::string name = last_name(spec.name.substr(0, spec.name.size() - kB.size()));
-      if (std::ranges::find(modules, name) == modules.end()) modules.push_back(name);
+      if (!contains(modules, name)) modules.push_back(name);
     }
   return modules;
 }
 
 std::string text_of_lora(const LoraConfig& lora, const std::vector<std::string>& modules) {
-  std::string text = cat("LoRA of rank ", lora.rank, ", scale ", number_text(lora.scale()), ", of ");
-  for (size_t i = 0; i < modules.size(); ++i) text += (i == 0 ? "" : ", ") + modules[i];
-  return text;
+  return cat("LoRA of rank ", lora.rank, ", scale ", number_text(lora.scale()), ", of ", joined(modules));
 }
 
 at::Tensor initial_adapter_values(const UnitSpec& unit, uint64_t seed) {

@@ -7,6 +7,7 @@
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
+#include "trireme/base/joined.h"
 #include "trireme/base/safetensors_writer.h"
 #include "trireme/model/computed_fields.h"
 #include "trireme/model/language_model.h"
@@ -219,10 +220,8 @@ void write_adapter(const fs::path& out_dir, const Adapters& adapters, const Adap
   writer.finish();
   Json config = adapter_config(adapter.config, adapters, adapter.model, /*whole_type=*/"");
   if (inside) {  // what reads images may have modules of the same names
-    std::string modules;
-    for (const std::string& module : adapted_modules(adapters))
-      modules += (modules.empty() ? "" : "|") + module;
-    config["target_modules"] = R"(model\.language_model\..*\.()" + modules + ")";
+    config["target_modules"] =
+        R"(model\.language_model\..*\.()" + joined(adapted_modules(adapters), "|") + ")";
   }
   replace_file(out_dir / kAdapterConfigFile, config.dump(2) + "\n");
 }

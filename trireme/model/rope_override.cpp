@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
 #include "trireme/base/nearest_name.h"
 #include "trireme/base/sizes.h"
@@ -15,14 +16,6 @@ namespace {
 
 constexpr const char* kForms =
     R"(yarn:16, linear:4, dynamic:4, llama3:8, proportional:4, default, or an object such as {"rope_type": "yarn", "factor": 16})";
-
-Json parse_scaling_object(const std::string& text) {
-  try {
-    return parse_json(text, "--rope_scaling");
-  } catch (const DataError& error) {
-    throw ConfigError(error.what());
-  }
-}
 
 // KIND or KIND:FACTOR, in the object's form.
 Json parse_short_form(const std::string& text) {
@@ -47,16 +40,13 @@ RopeKind kind_of(const Json& rope, const std::string& text) {
 }
 
 Json parse_scaling(const std::string& text) {
-  Json rope = text.starts_with('{') ? parse_scaling_object(text) : parse_short_form(text);
+  Json rope = text.starts_with('{') ? parse_json_flag(text, "--rope_scaling") : parse_short_form(text);
   if (rope.contains("type") && !rope.contains("rope_type")) rope["rope_type"] = rope["type"];
   rope.erase("type");
   const RopeKind kind = kind_of(rope, text);
   for (const auto& [key, value] : rope.items())
-    if (const auto names = rope_keys(); std::ranges::find(names, key) == names.end()) {
-      const auto nearest = nearest_name(key, names);
-      throw ConfigError(cat("--rope_scaling has no key '", quotation(key), "'",
-                            nearest ? cat("; did you mean '", *nearest, "'?") : std::string()));
-    }
+    if (const auto names = rope_keys(); !contains(names, key))
+      throw ConfigError(cat("--rope_scaling has no key '", quotation(key), "'", did_you_mean(key, names)));
   const Json factor = rope.value("factor", Json());
   if (kind == RopeKind::standard
           ? !factor.is_null()

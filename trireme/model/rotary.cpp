@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "trireme/base/error.h"
 
@@ -38,7 +39,7 @@ int64_t turning_pairs(const RopeConfig& rope, int64_t head_dim) {
 
 // Number of the pair that turns `rotations` times within the original length (arXiv 2309.00071, section 3.2).
 double correction_dim(double rotations, double dim, double theta, double original_tokens) {
-  return dim * std::log(original_tokens / (rotations * 2 * M_PI)) / (2 * std::log(theta));
+  return dim * std::log(original_tokens / (rotations * 2 * std::numbers::pi)) / (2 * std::log(theta));
 }
 
 at::Tensor yarn(int64_t head_dim, const RopeConfig& rope) {
@@ -77,7 +78,7 @@ at::Tensor llama3(int64_t head_dim, const RopeConfig& rope) {
   const double low_wavelength = original / rope.low_freq_factor;
   const double high_wavelength = original / rope.high_freq_factor;
   const at::Tensor inverse = plain(head_dim, rope.theta);
-  const at::Tensor wavelength = at::reciprocal(inverse).mul(2 * M_PI);
+  const at::Tensor wavelength = at::reciprocal(inverse).mul(2 * std::numbers::pi);
   const at::Tensor scaled = at::where(wavelength.gt(low_wavelength), inverse.div(rope.factor), inverse);
   const at::Tensor smooth = at::reciprocal(wavelength)
                                 .mul(original)

@@ -1,12 +1,12 @@
 #include "trireme/plan/hardware_catalog.h"
 
-#include <algorithm>
 #include <cctype>
 #include <filesystem>
 #include <span>
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/base/joined.h"
 #include "trireme/base/nearest_name.h"
 #include "trireme/base/sizes.h"
 #include "trireme/kernels/backward_heads.h"
@@ -317,21 +317,18 @@ const HardwareProfile& find_hardware(const std::string& name) {
   const std::string key = key_of(name);
   std::vector<std::string> names;
   std::vector<const HardwareProfile*> meant;
-  std::string list, several;
   for (const HardwareProfile& profile : hardware_catalog()) {
     names.push_back(profile.name);
-    list += cat(list.empty() ? "" : ", ", profile.name);
     if (key.size() < kLeastLetters || !key_of(profile.name).starts_with(key)) continue;
-    several += cat(several.empty() ? "" : " or ", profile.name);
     meant.push_back(&profile);
   }
   if (meant.size() == 1) return *meant.front();
   if (meant.size() > 1)
-    throw ConfigError(cat("the GPU is '", quotation(name), "'; expected which one: ", several));
-  const auto nearest = nearest_name(name, names);
-  throw ConfigError(cat("the GPU '", quotation(name), "' is not known; expected one of ", list,
+    throw ConfigError(cat("the GPU is '", quotation(name),
+                          "'; expected which one: ", joined(meant, " or ", &HardwareProfile::name)));
+  throw ConfigError(cat("the GPU '", quotation(name), "' is not known; expected one of ", joined(names),
                         ", or the file that trireme bench hardware --out wrote on the machine",
-                        nearest ? cat(". Did you mean '", *nearest, "'?") : std::string()));
+                        did_you_mean(name, names)));
 }
 
 HardwareProfile read_hardware(const std::string& file_or_name) {

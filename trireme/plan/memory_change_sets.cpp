@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/base/joined.h"
 #include "trireme/forecast/memory_forecast.h"
 #include "trireme/forecast/sequence_ranks.h"
 #include "trireme/plan/change_search.h"
@@ -54,8 +55,7 @@ StepCost memory_cost(const PlannedStep& step, const TensorLimits& limits) {
 }
 
 std::string MemoryChangeSet::flags(const PlannedStep& before) const {
-  std::string text;
-  for (const MemoryChange& change : changes) text += cat(text.empty() ? "" : " ", change.flags);
+  std::string text = joined(changes, " ", &MemoryChange::flags);
   if (step.accumulation != before.accumulation)
     text += cat(" --gradient_accumulation_steps ", step.accumulation);
   if (uses_new_disk(before, step)) text += " --offload_dir DIR";

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "trireme/base/error.h"
+#include "trireme/base/joined.h"
 #include "trireme/base/sizes.h"
 #include "trireme/device/memory_advice.h"
 #include "trireme/forecast/choose_resident_layers.h"
@@ -142,10 +143,7 @@ std::string rate_text(double per_second) {
 }
 
 std::string estimated_figures(const PlanRequest& request) {
-  std::string list;
-  for (const std::string& figure : figures_that_count(request, FigureOrigin::estimated))
-    list += cat(list.empty() ? "" : ", ", figure);
-  return list;
+  return joined(figures_that_count(request, FigureOrigin::estimated));
 }
 
 std::string configuration_text(const Planned& planned) {

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
+#include "trireme/base/parse_whole.h"
 
 namespace trireme {
 namespace {
@@ -270,9 +271,7 @@ class Reader {
   void give_attribute(Assigned assigned) {
     PythonCall* made = nullptr;
     for (PythonCall& call : source_.calls)
-      if (std::ranges::find(call.names, assigned.name) != call.names.end() &&
-          call.begin < assigned.argument.begin)
-        made = &call;
+      if (contains(call.names, assigned.name) && call.begin < assigned.argument.begin) made = &call;
     if (made == nullptr) return;
     if (assigned.column > values_.at(made->begin).column) assigned.argument.value.reset();
     made->later.push_back(std::move(assigned.argument));
@@ -381,11 +380,7 @@ class Reader {
     }
     if (tokens_[i].kind == Kind::number) {
       std::erase(word, '_');
-      int64_t whole = 0;
-      const char* const end_of_word = word.data() + word.size();
-      if (const auto [rest, code] = std::from_chars(word.data(), end_of_word, whole);
-          code == std::errc() && rest == end_of_word)
-        return Json(whole);
+      if (const auto whole = parse_whole<int64_t>(word)) return Json(*whole);
       char* end = nullptr;
       const double value = std::strtod(word.c_str(), &end);  // 5., 1.e-5, .5
       const bool decimal = *end == '\0' && word.find_first_of("xXpP") == std::string::npos;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/sizes.h"
 #include "trireme/plan/search.h"
 #include "trireme/plan/step_causes.h"
@@ -150,7 +151,7 @@ class Alternatives {
     std::vector<std::pair<int, int>> known_meshes{{c_.ulysses, c_.ring}};
     for (const auto& mesh : meshes) {
       const auto [ulysses, ring] = mesh;
-      if (ulysses < 1 || ring < 1 || std::ranges::find(known_meshes, mesh) != known_meshes.end()) continue;
+      if (ulysses < 1 || ring < 1 || contains(known_meshes, mesh)) continue;
       known_meshes.push_back(mesh);
       const PinnedOptions& user = request_.pinned;
       if ((user.ulysses && *user.ulysses != ulysses) || (user.ring && *user.ring != ring)) continue;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
 
 namespace trireme {
@@ -10,11 +11,6 @@ namespace {
 
 constexpr std::array kTrainers = {"transformers.Trainer", "trl.SFTTrainer", "trl.DPOTrainer"};
 constexpr std::array kArguments = {"transformers.TrainingArguments", "trl.SFTConfig", "trl.DPOConfig"};
-
-template <typename Names>
-bool contains(const Names& names, const std::string& name) {
-  return std::ranges::find(names, name) != names.end();
-}
 
 bool is_wrapper(const std::string& callee) {
   return callee == "with_sequence_parallel" || callee.ends_with(".with_sequence_parallel");
@@ -68,7 +64,7 @@ const PythonArgument* given_arguments(const TrainerScript& script) {
 
 // The call stands there, or is what the name there was given.
 bool makes(const PythonCall& call, const PythonArgument& given) {
-  return call.begin == given.value_begin || std::ranges::find(call.names, given.written) != call.names.end();
+  return call.begin == given.value_begin || contains(call.names, given.written);
 }
 
 void find_arguments(TrainerScript& script) {

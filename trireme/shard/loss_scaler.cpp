@@ -16,12 +16,8 @@ bool possible(double scale) {
 
 LossScaler::LossScaler(const LossScalerSettings& settings)
     : scale_(settings.initial), growth_steps_(settings.growth_steps) {
-  if (!possible(settings.initial))
-    throw ConfigError(cat("initial loss scale: got ", settings.initial,
-                          ", expected a number from 1 to 2^127, such as 65536"));
-  if (settings.growth_steps < 1)
-    throw ConfigError(
-        cat("steps until the loss scale grows: got ", settings.growth_steps, ", expected at least 1"));
+  TRIREME_ASSERT(possible(settings.initial) && settings.growth_steps >= 1, "scale ", settings.initial, ", ",
+                 settings.growth_steps, " steps");
 }
 
 void LossScaler::update(bool overflow) {

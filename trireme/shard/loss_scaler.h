@@ -23,7 +23,7 @@ struct LossScalerSettings {
 
 class LossScaler {
  public:
-  // Throws ConfigError: the initial scale is not a number in [1, 2^127] or the steps are not positive.
+  // The initial scale is a number in [1, 2^127], and the steps are positive.
   explicit LossScaler(const LossScalerSettings& settings);
 
   // The two numbers that a checkpoint must hold.

@@ -16,6 +16,7 @@
 #include "trireme/base/input_file.h"
 #include "trireme/base/json.h"
 #include "trireme/base/option_list.h"
+#include "trireme/base/parse_whole.h"
 #include "trireme/base/safetensors.h"
 #include "trireme/train/checkpoint_names.h"
 #include "trireme/train/checksum.h"
@@ -80,12 +81,9 @@ void check_weight_index(const fs::path& index, const CheckpointManifest& manifes
 
 std::optional<int64_t> step_of_folder(const fs::path& dir) {
   const std::string name = (dir.has_filename() ? dir : dir.parent_path()).filename().string();
-  int64_t step = 0;
-  const std::string_view prefix = kStepPrefix;
-  if (!name.starts_with(prefix)) return std::nullopt;
-  const auto [end, error] = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), step);
-  if (error != std::errc() || end != name.data() + name.size() || step < 0) return std::nullopt;
-  return step;
+  if (!name.starts_with(kStepPrefix)) return std::nullopt;
+  const auto step = parse_whole<int64_t>(name.substr(std::strlen(kStepPrefix)));
+  return step && *step >= 0 ? step : std::nullopt;
 }
 
 std::string shard_name(int rank) {

@@ -1,12 +1,12 @@
 #include "trireme/train/checksum.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <system_error>
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/base/parse_whole.h"
 
 namespace trireme {
 
@@ -17,12 +17,11 @@ std::string checksum_text(uint64_t checksum) {
 }
 
 uint64_t parse_checksum(const std::string& text, const std::string& origin) {
-  uint64_t checksum = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), checksum, 16);
-  if (error != std::errc() || end != text.data() + text.size() || text.size() != 16)
+  const auto checksum = parse_whole<uint64_t>(text, 16);
+  if (!checksum || text.size() != 16)
     throw DataError(
         cat(origin, ": \"xxh3\" is \"", quotation(text), "\"; expected a checksum of 16 hexadecimal digits"));
-  return checksum;
+  return *checksum;
 }
 
 std::string text_checksum(const std::string& text) {

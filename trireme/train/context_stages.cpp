@@ -1,34 +1,16 @@
 #include "trireme/train/context_stages.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
-#include <sstream>
 
 #include "trireme/base/error.h"
+#include "trireme/base/option_value.h"
 #include "trireme/base/sizes.h"
+#include "trireme/base/split.h"
 #include "trireme/model/embedding.h"
 #include "trireme/model/rope_override.h"
 
 namespace trireme {
 namespace {
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::istringstream in(text);
-  for (std::string part; std::getline(in, part, separator);) parts.push_back(part);
-  if (!text.empty() && text.back() == separator) parts.emplace_back();
-  return parts;
-}
-
-double parse_peak(const std::string& text) {
-  char* end = nullptr;
-  const double peak = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != '\0' || !std::isfinite(peak) || !(peak > 0))
-    throw ConfigError(
-        cat("the peak learning rate is '", quotation(text), "'; expected a number above 0 such as 2e-5"));
-  return peak;
-}
 
 // "give --rope_scaling yarn:4, or a larger --rope_theta (now 10000)"
 std::string advice_to_reach(const ModelConfig& config, int64_t tokens) {
@@ -67,6 +49,7 @@ ContextStage next_stage(const std::vector<ContextStage>& before, int64_t sequenc
 }
 
 std::vector<ContextStage> parse_context_stages(const std::string& text, const StageDefaults& defaults) {
+  if (text.empty()) throw ConfigError("--context_stages is empty; expected LENGTH:STEPS such as 1k:60,4k:20");
   std::vector<ContextStage> stages;
   for (const std::string& part : split(text, ',')) {
     try {
@@ -75,21 +58,18 @@ std::vector<ContextStage> parse_context_stages(const std::string& text, const St
         throw ConfigError("expected LENGTH:STEPS[:PEAK_LEARNING_RATE], such as 4k:20");
       StageDefaults of_stage = defaults;
       if (!stages.empty()) of_stage.learning_rate = stages.back().schedule.peak_learning_rate / 2;
-      if (fields.size() == 3) of_stage.learning_rate = parse_peak(fields[2]);
+      if (fields.size() == 3) of_stage.learning_rate = parse_real(fields[2], "the peak learning rate");
       stages.push_back(next_stage(stages, parse_count(fields[0], "the length"),
                                   parse_count(fields[1], "the number of steps"), of_stage));
     } catch (const ConfigError& error) {
       throw ConfigError(cat("--context_stages, '", quotation(part), "': ", error.what()));
     }
   }
-  if (stages.empty())
-    throw ConfigError("--context_stages is empty; expected LENGTH:STEPS such as 1k:60,4k:20");
   return stages;
 }
 
 bool first_stage_has_peak(const std::string& text) {
-  const std::vector<std::string> stages = split(text, ',');
-  return !stages.empty() && split(stages.front(), ':').size() == 3;
+  return split(split(text, ',').front(), ':').size() == 3;
 }
 
 std::vector<ContextStage> single_stage(int64_t sequence_tokens, int64_t steps,

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "trireme/base/error.h"
+#include "trireme/base/joined.h"
 #include "trireme/base/sizes.h"
 #include "trireme/comm/agreement.h"
 #include "trireme/device/peak_memory.h"
@@ -105,10 +106,9 @@ std::string DryRun::text() const {
   if (const int64_t bytes = fullest().documents_alone_bytes; bytes > 0)
     text += cat(", with ", format_bytes(bytes),
                 " that the forecast adds for long documents, which the run computes alone");
-  std::string others;
-  for (const int stage : stages_not_shown) others += cat(others.empty() ? "" : ", ", stage);
   text += cat(
-      "\nnot shown: ", others.empty() ? "" : cat("stages with other engines (", others, "); "),
+      "\nnot shown: ",
+      stages_not_shown.empty() ? "" : cat("stages with other engines (", joined(stages_not_shown), "); "),
       "time and loss",
       nearest_keys > 0 ? cat(" (each query saw the nearest ", format_count(nearest_keys), " keys)") : "",
       ", the data (tokens were synthetic), evaluation and checkpoints, and what fragments of a long run add",

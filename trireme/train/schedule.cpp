@@ -2,19 +2,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <vector>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
+#include "trireme/base/joined.h"
 #include "trireme/base/json.h"
 #include "trireme/base/option_list.h"
 
 namespace trireme {
 namespace {
 
-constexpr double kPi = 3.141592653589793;
-
 double cosine(double cycles, double progress) {
-  return 0.5 * (1 + std::cos(kPi * cycles * 2 * progress));
+  return 0.5 * (1 + std::cos(std::numbers::pi * cycles * 2 * progress));
 }
 
 // A key of lr_scheduler_kwargs, and the kinds that read it.
@@ -40,12 +41,10 @@ const std::vector<Kwarg>& known_kwargs() {
 }
 
 const Kwarg& find_kwarg(const std::string& name) {
-  std::string names;
-  for (const Kwarg& kwarg : known_kwargs()) {
+  for (const Kwarg& kwarg : known_kwargs())
     if (kwarg.name == name) return kwarg;
-    names += cat(names.empty() ? "" : ", ", kwarg.name);
-  }
-  throw ConfigError(cat("--lr_scheduler_kwargs has no key '", quotation(name), "'; expected one of ", names));
+  throw ConfigError(cat("--lr_scheduler_kwargs has no key '", quotation(name), "'; expected one of ",
+                        joined(known_kwargs(), ", ", &Kwarg::name)));
 }
 
 double end_of(const ScheduleKwargs& kwargs) {
@@ -57,12 +56,7 @@ double end_of(const ScheduleKwargs& kwargs) {
 ScheduleKwargs parse_schedule_kwargs(const std::string& json_text) {
   ScheduleKwargs kwargs;
   if (json_text.empty()) return kwargs;
-  Json json;
-  try {
-    json = parse_json(json_text, "--lr_scheduler_kwargs");
-  } catch (const DataError& error) {
-    throw ConfigError(error.what());
-  }
+  const Json json = parse_json_flag(json_text, "--lr_scheduler_kwargs");
   if (!json.is_object())
     throw ConfigError(cat("--lr_scheduler_kwargs is ", quotation(json_text),
                           R"(; expected an object such as {"min_lr_rate": 0.1})"));
@@ -80,7 +74,7 @@ void Schedule::check() const {
   if (!(peak_learning_rate > 0) || !std::isfinite(peak_learning_rate))
     throw ConfigError(cat("the peak learning rate is ", peak_learning_rate, "; expected a number above 0"));
   for (const Kwarg& kwarg : known_kwargs())
-    if (kwargs.*kwarg.value && std::ranges::find(kwarg.kinds, kind) == kwarg.kinds.end())
+    if (kwargs.*kwarg.value && !contains(kwarg.kinds, kind))
       throw ConfigError(cat("--lr_scheduler_kwargs: the schedule ", name_of(kind), " has no ", kwarg.name,
                             "; give --lr_scheduler_type ", name_of(kwarg.kinds.front()),
                             " with it, or leave it out"));

@@ -177,13 +177,7 @@ void plan_engines(StagePlan& plan) {
 }  // namespace
 
 Json parse_stage_list(const std::string& text) {
-  try {
-    JsonLimits limits;
-    limits.refuse_equal_keys = true;
-    return parse_json(text, "--context_stages", limits);
-  } catch (const DataError& error) {
-    throw ConfigError(error.what());
-  }
+  return parse_json_flag(text, "--context_stages", {.refuse_equal_keys = true});
 }
 
 bool stages_set_schedule(const std::string& context_stages) {
