@@ -81,7 +81,10 @@ class LayerAttention:
                 f"{type(mask).__name__}: it is refused"
             )
         if dropout:
-            raise ConfigError(f"trireme.parallelize: {name} drops out attention weights ({dropout}): set attention_dropout to 0")
+            raise ConfigError(
+                f"trireme.parallelize: {name} drops out attention weights ({dropout}): build the model with that "
+                "dropout at 0 (attention_dropout, attn_pdrop or attention_probs_dropout_prob of its config)"
+            )
         for word, value in keywords.items():
             if value is not None and word not in _IGNORED:
                 what = _REFUSED.get(word, f"an argument that Trireme does not know, {word}")

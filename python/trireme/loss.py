@@ -68,6 +68,19 @@ def mean_over_ranks(
     return shared.all_sum(share) + (graded - graded.detach())
 
 
+_AVERAGED = "_trireme_averaged_over"  # of a parameter: the ranks
+
+
+def tell_average(parameters: Iterable[torch.nn.Parameter], shared: SequenceGroup, averaged_over: int) -> None:
+    """For ``sum_gradients``, which refuses over these ranks what is multiplied by their number for a wrapper that averages."""
+    ranks = dist.get_process_group_ranks(shared.process_group) if averaged_over > 1 else None
+    for parameter in parameters:
+        if ranks is not None:
+            setattr(parameter, _AVERAGED, ranks)
+        else:
+            vars(parameter).pop(_AVERAGED, None)
+
+
 def sum_gradients(parameters: Iterable[torch.nn.Parameter], group: Group = None) -> None:
     """Sums every parameter's gradient over the ranks, in place: what a plain loop calls before the optimizer's step.
 
@@ -80,6 +93,12 @@ def sum_gradients(parameters: Iterable[torch.nn.Parameter], group: Group = None)
     wanted = [parameter for parameter in parameters if parameter.requires_grad]
     if shared.size == 1 or not wanted:
         return
+    ranks = dist.get_process_group_ranks(shared.process_group)
+    if any(getattr(parameter, _AVERAGED, None) == ranks for parameter in wanted):
+        raise ConfigError(
+            "sum_gradients: the model's last block had an averaged_over above 1: its gradients are for DDP, FSDP or DeepSpeed to average over "
+            "these ranks, and a sum would be as many times too large: leave sum_gradients out, or averaged_over"
+        )
     mine = torch.stack([_norm(parameter.grad, wanted[0].device) for parameter in wanted])
     norms = torch.stack(shared.all_gather(mine))  # of each rank and parameter
     used = (norms >= 0).any(dim=0)

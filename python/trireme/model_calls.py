@@ -21,6 +21,7 @@ from torch.distributed.fsdp import FSDPModule
 from .batch import gather_with_gradient
 from .errors import ConfigError
 from .image_batches import cut_for_language_model, has_images, language_model_in
+from .loss import tell_average
 from .rotary import reach_of_positions
 from .same_weights import WatchedWeights
 from .sequence_group import SequenceGroup
@@ -30,7 +31,8 @@ from .whole_batches import WholeBatches
 # Models of transformers hand it on to their layers, with the rest of their keywords: a checkpointed layer that runs again in backward,
 # when no call runs, gets it again.
 SEQUENCE_KEYWORD = "trireme_sequence"
-_REFUSED = ("past_key_values", "cache", "use_cache", "output_attentions", "encoder_hidden_states", "logits_to_keep")
+_OF_GENERATION = ("past_key_values", "cache", "logits_to_keep")
+_REFUSED = (*_OF_GENERATION, "use_cache", "output_attentions", "encoder_hidden_states")
 
 
 def wants_router_logits(model: torch.nn.Module) -> bool:
@@ -70,6 +72,7 @@ class ModelCalls:
             undo.callback(language_model.register_forward_pre_hook(self._before_language_model, with_kwargs=True, prepend=True).remove)
         if self.whole is not None:
             undo.enter_context(self.whole.losses())
+        tell_average(self.model.parameters(), self.shared, self.averaged_over)
         undo.callback(self.model.register_forward_pre_hook(self._before, with_kwargs=True, prepend=True).remove)
         undo.callback(body.register_forward_pre_hook(self._before_body, with_kwargs=True).remove)
         undo.callback(body.register_forward_hook(self._after_body).remove)
@@ -116,8 +119,8 @@ class ModelCalls:
             self.weights = WatchedWeights(model)
 
     def _tell_beyond_positions(self) -> None:
-        """Once: a model that was never stretched computes numbers there too, of positions that it has never seen."""
-        if self._told_beyond or self.shared.rank != 0:
+        """Once, on every rank, for a warning may be an error: a model that was never stretched computes numbers there too, of positions that it has never seen."""
+        if self._told_beyond:
             return
         reach = reach_of_positions(self.model.config.get_text_config())
         if reach is None or self.sequence.longest_position < reach:
@@ -149,7 +152,10 @@ class ModelCalls:
             )
         wrong = [name for name in _REFUSED if torch.is_tensor(given.get(name)) or given.get(name)]
         if wrong:
-            raise ConfigError(f"trireme.parallelize: the model was called with {wrong[0]}, which is wrong on a shard: leave it out")
+            raise ConfigError(
+                f"trireme.parallelize: the model was called with {wrong[0]}, which is wrong on a shard: leave it out"
+                + ("; generate() and PEFT's prefix tuning give it: generate after the block, and tune prompts" if wrong[0] in _OF_GENERATION else "")
+            )
         if self.whole is None and given.get("labels") is not None:
             raise ConfigError(
                 "trireme.parallelize: the model was called with labels, which is wrong on a shard: take trireme.loss(logits, "

@@ -88,6 +88,7 @@ def over_ranks(model: torch.nn.Module, calls: ModelCalls) -> Iterator[Callable[[
         raise ConfigError("trireme.parallelize: the model is in such a block already: leave one of them out")
     if any(getattr(part, "is_encoder_decoder", False) for part in _configs(target.config)):
         raise ConfigError("trireme.parallelize: an encoder-decoder attends across two sequences: it is refused")
+    _refuse_attention_of_the_callers(target)
     vocabulary = vocabulary_of(target)
     if vocabulary is None:
         raise ConfigError(f"trireme.parallelize: {type(target).__name__} has no table of token embeddings, so it is refused")
@@ -129,6 +130,20 @@ def _refuse_what_differs(model: torch.nn.Module, vocabulary: int, attention: Lay
     finally:
         attention.calls.probing = False
     attention.calls.watch(model)
+
+
+def _refuse_attention_of_the_callers(target: torch.nn.Module) -> None:
+    """One that was registered computes what plain attention does not, or nobody would have made it."""
+    from transformers import AttentionInterface
+
+    chosen = target.config.get_text_config()._attn_implementation
+    function = AttentionInterface._global_mapping.get(chosen)
+    function = getattr(function, "func", function)
+    if function is not None and not function.__module__.startswith("transformers."):
+        raise ConfigError(
+            f"trireme.parallelize: the model's attention is {chosen!r}, of {function.__module__}, which Trireme's would replace: choose one of "
+            "transformers (model.set_attn_implementation('sdpa')) if it computes plain attention"
+        )
 
 
 def _refuse_unsaid_average(model: torch.nn.Module, shared: SequenceGroup, what: str) -> None:

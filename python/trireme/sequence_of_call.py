@@ -78,7 +78,7 @@ def sequence_of_shards(
     call = torch.tensor([shard_of is None, tokens, batch, position_ids is not None, attention_mask is not None], device=device)
     of_batch = call.new_zeros(1) if shard_of is None else shard_of.to(device).reshape(1)
     ranks = [part.tolist() for part in shared.all_gather(torch.cat([weights.checksum(device).reshape(1), of_batch, call]))]
-    weights.refuse_drift([theirs[0] for theirs in ranks])
+    drift = [theirs[0] for theirs in ranks]
     batches, unknown = {theirs[1] for theirs in ranks}, any(theirs[2] for theirs in ranks)
     ranks = [theirs[3:] for theirs in ranks]
     if len(batches) > 1 and not unknown:
@@ -89,8 +89,9 @@ def sequence_of_shards(
     if any(theirs[1:] != ranks[0][1:] for theirs in ranks):
         raise ConfigError(
             "trireme.parallelize: the ranks' calls differ; [tokens, batch, has position_ids, has attention_mask] of each "
-            f"rank: {ranks}"
+            f"rank: {ranks}. Every rank calls the model, and in the same order"
         )
+    weights.refuse_drift(drift)
     lengths = [theirs[0] for theirs in ranks]
     whole = sum(lengths)
     _check_lengths(lengths)
@@ -128,13 +129,16 @@ def sequence_of_whole(shared: SequenceGroup, given: Mapping[str, Any], weights: 
     ]
     prints += [checksum(given[name]) if given.get(name) is not None else torch.zeros_like(shape[0]) for name in IMAGES]
     ranks = torch.stack(shared.all_gather(torch.stack([weights.checksum(device), *shape, *prints]))).tolist()
-    weights.refuse_drift([theirs.pop(0) for theirs in ranks])
+    drift = [theirs.pop(0) for theirs in ranks]
     if any(theirs != ranks[0] for theirs in ranks):
         raise ConfigError(
             "trireme.parallelize: the ranks of a sequence group were called with different batches; [samples, tokens, checksums of "
             f"{', '.join((*_COMPARED, *_COMPARED_BESIDE_IMAGES, *IMAGES))}] of each rank: {ranks}. With whole_batches the ranks that share a "
-            "sample load the same samples: give the data loader's sampler the number and index of the data ranks"
+            "sample load the same samples: give the data loader's sampler the number and index of the data ranks. A shuffle, a collator or a worker that "
+            "draws at random in each process wants a seed (of a Trainer also accelerator_config={'dispatch_batches': True}), and a model that is called on "
+            "one rank alone (a callback on process 0) is to be called on all"
         )
+    weights.refuse_drift(drift)
     lengths = shared.lengths(tokens)
     _check_lengths(lengths)
     positions, mask = given.get("position_ids"), given.get("attention_mask")

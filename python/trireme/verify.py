@@ -23,6 +23,7 @@ from .errors import ConfigError
 from .gated_delta_net import delta_nets_in
 from .image_batches import has_images
 from .loss import loss as loss_of_shards
+from .model_in_use import pretrained_model_in
 from .parallelize import parallelize
 from .same_weights import differences
 from .sequence_group import Group, SequenceGroup, sequence_group
@@ -124,10 +125,8 @@ def _refuse_difference(tensors: dict[str, torch.Tensor], shared: SequenceGroup) 
 def _over_ranks(
     model: torch.nn.Module, inputs: dict[str, Any], parameters: Sequence[torch.nn.Parameter], shared: SequenceGroup
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    import transformers
-
     whole = dict(inputs)
-    target = next((module for module in model.modules() if isinstance(module, transformers.PreTrainedModel)), None)
+    target = pretrained_model_in(model, "trireme.verify")
     if getattr(target, "loss_type", None) in OF_THEIR_OWN_TOKEN:
         whole["shift_labels"] = whole.pop("labels")
     part = shard(whole, shared)

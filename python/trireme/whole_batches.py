@@ -30,6 +30,21 @@ _OF_TOKENS = ("logits", "last_hidden_state", "log_probs", "entropy", "log_sum_sq
 _OF_SAMPLE = ("loss", "aux_loss", "router_logits", *OUTPUTS)  # whole already
 
 
+class _Loss:
+    """What the loss_function gave, to tell whether the model's loss is that and no more."""
+
+    def __init__(self, taken: torch.Tensor):
+        self.taken = taken
+        self.value = taken.detach().clone()
+        self.version = None if taken.is_inference() else taken._version
+
+    def is_all_of(self, loss: torch.Tensor, router: Optional[torch.Tensor]) -> bool:
+        if router is None and loss is self.taken and self.version is not None and loss._version == self.version:
+            return True
+        expected = self.value if router is None else self.value + router.detach()
+        return torch.allclose(loss.detach().to(expected.dtype), expected, rtol=1e-4, atol=1e-6, equal_nan=True)
+
+
 class WholeBatches:
     def __init__(self, model: torch.nn.Module, shared: SequenceGroup, averaged_over: int):
         self.model = model
@@ -39,7 +54,7 @@ class WholeBatches:
         self._told_of_padding = False
         self._shifted = False  # the call gave shift_labels
         self._num_targets = None
-        self._losses = 0  # taken in the call that runs
+        self._losses: list[_Loss] = []  # taken in the call that runs
 
     @contextlib.contextmanager
     def losses(self) -> Iterator[None]:
@@ -61,7 +76,7 @@ class WholeBatches:
             raise ConfigError("trireme.parallelize: output_hidden_states is refused beside whole_batches: each would be gathered")
         given = {name: value for name, value in given.items() if value is not None}
         borders = {name: given.pop(name) for name in _BORDERS if name in given}
-        self._losses, self._shifted = 0, "shift_labels" in given
+        self._losses, self._shifted = [], "shift_labels" in given
         self._num_targets = given.get("num_items_in_batch")
         images = has_images(given)
         if images:
@@ -85,8 +100,8 @@ class WholeBatches:
         return given, sequence, mask if "attention_mask" in given and not images else None
 
     def _tell_of_padding(self, labels: Optional[torch.Tensor], mask: Optional[torch.Tensor]) -> None:
-        """Once. What a padding token sees differs between attention kernels, and so would a loss that counts it."""
-        if self._told_of_padding or mask is None or self.shared.rank != 0 or not torch.is_tensor(labels) or labels.dim() != 2:
+        """Once, on every rank, for a warning may be an error. What a padding token sees differs between attention kernels, and so would a loss that counts it."""
+        if self._told_of_padding or mask is None or not torch.is_tensor(labels) or labels.dim() != 2:
             return
         padding = mask == 0
         if bool((padding[:, 1:] & padding[:, :-1] & (labels[:, 1:] != -100)).any()):
@@ -122,9 +137,8 @@ class WholeBatches:
     @torch.compiler.disable
     def loss_function(self, logits, labels=None, *_rest, shift_labels=None, num_items_in_batch=None, ignore_index=-100, **_more):
         """In the place of the model's: logits [B, s, V] of this rank, targets [B, s]. Collective."""
-        self._losses += 1
         targets = labels if shift_labels is None else shift_labels
-        return loss(
+        taken = loss(
             logits,
             targets,
             self.shared,
@@ -132,6 +146,8 @@ class WholeBatches:
             averaged_over=self.averaged_over,
             ignore_index=ignore_index,
         )
+        self._losses.append(_Loss(taken))
+        return taken
 
     def join(self, output: Any, sequence: SequenceOfCall) -> Any:
         """Collective. The model's output for all tokens."""
@@ -139,10 +155,15 @@ class WholeBatches:
         unknown = [name for name in fields if name not in _OF_TOKENS and name not in _OF_SAMPLE]
         if unknown:
             raise ConfigError(f"trireme.parallelize: the model gives {unknown[0]}, which Trireme cannot make whole: it is refused")
-        if "loss" in fields and "log_probs" not in fields and self._losses != 1:
+        router = None
+        if "aux_loss" in fields and "loss" in fields:
+            # TRL's head goes by the config, and the model's own forward by its attribute.
+            holder = self.model if "log_probs" not in fields and hasattr(self.model, "router_aux_loss_coef") else self.model.config.get_text_config()
+            router = holder.router_aux_loss_coef * fields["aux_loss"]
+        if "loss" in fields and "log_probs" not in fields and not (len(self._losses) == 1 and self._losses[0].is_all_of(fields["loss"], router)):
             raise ConfigError(
-                f"trireme.parallelize: {type(output).__name__} has a loss that was not taken by the model's loss_function: leave the "
-                "labels out and take the loss of the logits"
+                f"trireme.parallelize: {type(output).__name__} has a loss that is not what the model's loss_function took, or more than that (a term "
+                "that its forward adds would be of this rank's tokens alone): leave the labels out and take the loss of the logits"
             )
         if "loss" in fields and not self.logits_beside_loss:
             fields.pop("logits", None)
@@ -162,6 +183,6 @@ class WholeBatches:
         if "log_probs" in fields:  # a head that takes no loss of its shard alone (TRL)
             targets = fields["label_mask"].sum().clamp(min=1) if self._num_targets is None else self._num_targets
             fields["loss"] = -fields["log_probs"].sum() / targets
-            if "aux_loss" in fields:
-                fields["loss"] = fields["loss"] + self.model.config.get_text_config().router_aux_loss_coef * fields["aux_loss"]
+            if router is not None:
+                fields["loss"] = fields["loss"] + router
         return type(output)(**fields)

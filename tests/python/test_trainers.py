@@ -139,7 +139,12 @@ def test_two_ranks_are_as_one_process(alone, tmp_path):
     runs += [(case, sharded) for case in [*FEW, smoothed, "SFT, LoRA"]]
     evaluated = {"sp_size": 2, "evaluate": True}
     runs.append(("Trainer", evaluated))
+    in_16_bits = [{"sp_size": 2, "bf16": True}, {"sp_size": 2, "bf16": True, "evaluate": True}]
+    runs += [("SFT, bfd", options) for options in in_16_bits]  # whose forward is TRL's, below Accelerate's
     found = results(2, tmp_path / "runs", runs)
+    trained, evaluated_first = (found["SFT, bfd", repr(options)] for options in in_16_bits)
+    for name, expected in trained["weights"].items():
+        assert np.array_equal(evaluated_first["weights"][name], expected), name
     compare_all(alone(GATE), found, {"sp_size": 2})
     compare_all(alone(FEW[:1]), found, evaluated)
     compare_all(alone([*FEW, smoothed, "SFT, LoRA"]), found, sharded)
@@ -221,7 +226,7 @@ def test_what_is_refused(tmp_path):
     import transformers
     import trl
     from trireme import ConfigError
-    from trireme.hf import with_sequence_parallel
+    from trireme.hf import ParallelismConfig, with_sequence_parallel
 
     def make(**settings):
         arguments = transformers.TrainingArguments(str(tmp_path), report_to="none", use_cpu=True, **settings)
@@ -250,3 +255,11 @@ def test_what_is_refused(tmp_path):
         with_sequence_parallel(trl.RewardTrainer)
     with pytest.raises(ConfigError, match="derives from transformers.Trainer"):
         with_sequence_parallel(torch.nn.Linear)
+    with pytest.raises(ConfigError, match="has made already"):
+        with_sequence_parallel(type(trainer))
+    for step in (trainer.training_step, lambda *given: trainer.prediction_step(*given, prediction_loss_only=True)):
+        with pytest.raises(ConfigError, match="outside train"):
+            step(trainer.model, {})
+    with pytest.raises(ConfigError, match="sp_ring=2 beside args.parallelism_config with sp_size=1, sp_ring=1"):
+        arguments = transformers.TrainingArguments(str(tmp_path), report_to="none", use_cpu=True, parallelism_config=ParallelismConfig(sp_size=1))
+        with_sequence_parallel(transformers.Trainer, sp_ring=2)(make_model(), arguments)

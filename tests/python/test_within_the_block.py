@@ -64,7 +64,8 @@ def run_labels_of_padding(group):
                 warnings.simplefilter("always")
                 for _ in range(2):
                     model(**{**batch, "labels": labels})
-            assert len([w for w in seen if "labels of padding" in str(w.message)]) == (told if group.rank() == 0 else 0)
+            # On every rank: where a warning is an error, no rank waits for one that raised.
+            assert len([w for w in seen if "labels of padding" in str(w.message)]) == told
 
 
 def test_what_surrounds_the_model(ranks):
@@ -89,6 +90,64 @@ def run_around(group):
         made = type(model)(model.config)
     assert model.config.vocab_size == 80 and model.config._attn_implementation == "eager"
     assert made.config._attn_implementation == "eager" and made(input_ids=torch.tensor([[3, 4]])).logits.shape[-1] == 80
+
+
+def test_what_a_forward_adds_to_the_loss_is_refused(ranks):
+    ranks.run(run_added_to_the_loss, 2)
+
+
+def run_added_to_the_loss(group):
+    import transformers
+
+    class Penalised(transformers.LlamaForCausalLM):
+        in_place = False
+
+        def forward(self, input_ids=None, attention_mask=None, position_ids=None, **more):
+            out = super().forward(input_ids, attention_mask, position_ids, **more)
+            if out.loss is not None:
+                penalty = 1e-2 * out.logits.logsumexp(-1).square().mean()
+                out.loss = out.loss.add_(penalty) if self.in_place else out.loss + penalty
+            return out
+
+    model, batch = make_model("llama"), make_batch("plain", "llama")
+    model.__class__ = Penalised
+    for in_place in (False, True):
+        Penalised.in_place = in_place
+        with trireme.parallelize(model, group, whole_batches=True), pytest.raises(trireme.ConfigError, match="or more than that"):
+            model(**batch)
+    with trireme.parallelize(model, group, whole_batches=True), torch.no_grad():
+        model(input_ids=batch["input_ids"])
+
+
+def test_an_attention_of_the_callers_is_refused(ranks):
+    ranks.run(run_registered_attention, 2)
+
+
+def run_registered_attention(group):
+    import transformers
+
+    transformers.AttentionInterface.register("a_callers", lambda *given, **more: None)
+    model = make_model("llama")
+    model.config._attn_implementation = "a_callers"
+    with pytest.raises(trireme.ConfigError, match="attention is 'a_callers', of test_within_the_block"):
+        with trireme.parallelize(model, group):
+            pass
+
+
+def test_gradients_for_an_average_are_not_summed(ranks):
+    ranks.run(run_average_and_sum, 2)
+
+
+def run_average_and_sum(group):
+    model, batch = make_model("llama"), make_batch("plain", "llama")
+    with trireme.parallelize(model, group, whole_batches=True, averaged_over=2):
+        model(**batch).loss.backward()
+    with pytest.raises(trireme.ConfigError, match="sum_gradients: the model's last block had an averaged_over above 1"):
+        trireme.sum_gradients(model.parameters(), group)
+    model.zero_grad()
+    with trireme.parallelize(model, group, whole_batches=True):
+        model(**batch).loss.backward()
+    trireme.sum_gradients(model.parameters(), group)
 
 
 def test_attention_of_a_models_own_is_refused_by_name(ranks):

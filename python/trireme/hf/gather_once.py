@@ -71,9 +71,9 @@ def _all_tensors(data: Any) -> bool:
     return True
 
 
-def _gather_objects(listed: list, data_group: SequenceGroup) -> list:
+def _gather_objects(listed: Any, data_group: SequenceGroup) -> Any:
     if data_group.size == 1:
-        return list(listed)
+        return listed
     parts: list = [None] * data_group.size
     dist.all_gather_object(parts, listed, group=data_group.process_group)
     return [item for part in parts for item in part]

@@ -143,7 +143,9 @@ class ParallelismConfig(accelerate.ParallelismConfig):
     def _validate_accelerator(self, accelerator: accelerate.Accelerator) -> None:
         """Accelerate calls it at the end of making an Accelerator: where this configuration meets it."""
         if not self.sp_enabled:
-            super()._validate_accelerator(accelerator)
+            plain = accelerator.distributed_type == DistributedType.MULTI_CPU and self.dp_replicate_size == self.total_size
+            if not plain:  # what Accelerate refuses on CPUs, with nothing to refuse
+                super()._validate_accelerator(accelerator)
             return
         self._refuse(accelerator)
         accelerator.prepare_data_loader = functools.partial(data_rank_loader.prepare_data_loader, accelerator, self)

@@ -12,17 +12,20 @@ import contextlib
 import functools
 import os
 import sys
+import weakref
 from typing import Iterator, Optional, TypeVar
 
 import transformers
 from accelerate.utils import DistributedType
 from transformers.trainer_pt_utils import BatchRebalanceSampler
+from transformers.trainer_utils import has_length
 
 from ..errors import ConfigError
 from ..long_context_data_collator import COLUMNS, LongContextDataCollator
 from ..model_calls import ModelCalls
 from ..model_in_use import pretrained_model_in
 from ..parallelize import over_ranks
+from .data_rank_loader import DispatchedBatches
 from .parallelism_config import SP_SIZE_VARIABLE, ParallelismConfig
 
 TESTED_TRL = "1.16."
@@ -44,6 +47,8 @@ def with_sequence_parallel(trainer_class: Trainer, *, sp_size: Optional[int] = N
     """
     if not issubclass(trainer_class, transformers.Trainer):
         raise ConfigError(f"with_sequence_parallel: got {trainer_class!r}, expected a class that derives from transformers.Trainer")
+    if issubclass(trainer_class, _SequenceParallel):
+        raise ConfigError(f"with_sequence_parallel: got {trainer_class.__name__}, which it has made already: use that")
     theirs = [base for base in trainer_class.__mro__ if base.__module__.startswith("trl.") and issubclass(base, transformers.Trainer)]
     if theirs and not sys.modules["trl"].__version__.startswith(TESTED_TRL):
         raise ConfigError(
@@ -59,6 +64,7 @@ def with_sequence_parallel(trainer_class: Trainer, *, sp_size: Optional[int] = N
     def init(self, *arguments, **keywords):
         given = next((value for value in (*arguments, *keywords.values()) if isinstance(value, transformers.TrainingArguments)), None)
         self._given_config = getattr(given, "parallelism_config", None)
+        self._counts_by_mask = weakref.WeakKeyDictionary()
         trainer_class.__init__(self, *arguments, **keywords)
         if self.label_smoother is not None:
             self.label_smoother = functools.partial(_smoothed, self.label_smoother, self._loss_shifts_labels)
@@ -73,7 +79,7 @@ class _SequenceParallel:
     _sp_ring: Optional[int]
     _counts_tokens = False
     _running: Optional[list[ModelCalls]] = None  # the model's, and its reference's, while they are over ranks
-    _seen: tuple = ()  # calls of models that were looked at
+    _counts_by_mask: weakref.WeakKeyDictionary  # of the models that were looked at
     _looks: list  # at those that were not: they run, so they wait until the trainer has wrapped the model
 
     def create_accelerator_and_postprocess(self) -> None:
@@ -95,16 +101,24 @@ class _SequenceParallel:
         if self.args.parallelism_config is None:
             self.args.parallelism_config = self._given_config  # SFTTrainer copies arguments that are not its own, without it
         config = self.args.parallelism_config
+        if getattr(config, "made_for_trainer", False):
+            config = None  # another trainer had these arguments
         if config is None:
             sp_size = self._sp_size
             if sp_size is None and SP_SIZE_VARIABLE not in os.environ:
                 sp_size = self.args.world_size
                 self._tell_that_all_share(sp_size)
             self.args.parallelism_config = ParallelismConfig(sp_size=sp_size, sp_ring=self._sp_ring)
+            self.args.parallelism_config.made_for_trainer = True
         elif not isinstance(config, ParallelismConfig):
             raise ConfigError(
                 f"with_sequence_parallel: got args.parallelism_config of {type(config).__module__}.{type(config).__name__}, expected a "
                 "trireme.hf.ParallelismConfig, or None"
+            )
+        elif (self._sp_size or config.sp_size, self._sp_ring or config.sp_ring) != (config.sp_size, config.sp_ring):
+            raise ConfigError(
+                f"with_sequence_parallel: got sp_size={self._sp_size}, sp_ring={self._sp_ring} beside args.parallelism_config with "
+                f"sp_size={config.sp_size}, sp_ring={config.sp_ring}: give them in one of the two"
             )
         super().create_accelerator_and_postprocess()
         self._take_what_the_accelerator_has()
@@ -188,12 +202,20 @@ class _SequenceParallel:
         uncompiled = getattr(self.model_wrapped, "_orig_mod", self.model_wrapped)
         if wrapped_by_ddp and uncompiled is self.model and getattr(self.model, "_is_accelerate_prepared", False):
             self.accelerator._models = [model for model in self.accelerator._models if model is not self.model]
-            self.model_wrapped = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
+            # Not by unwrap_model, which would take TRL's forward away with Accelerate's.
+            if (before := vars(self.model).pop("_original_forward", None)) is not None:
+                self.model.forward = before
+            self.model_wrapped = self.model
             del self.model._is_accelerate_prepared
 
-    def evaluation_loop(self, *arguments, **keywords):
+    def evaluation_loop(self, dataloader, *arguments, **keywords):
         with self._over_ranks():
-            return super().evaluation_loop(*arguments, **keywords)
+            output = super().evaluation_loop(dataloader, *arguments, **keywords)
+        source = _source_of(dataloader)
+        return output._replace(num_samples=len(source.dataset)) if source is not dataloader and has_length(source.dataset) else output
+
+    def num_examples(self, dataloader):
+        return super().num_examples(_source_of(dataloader))
 
     def _precompute_ref_logps(self, *arguments, **keywords):
         with self._over_ranks():
@@ -227,6 +249,7 @@ class _SequenceParallel:
         with contextlib.ExitStack() as undo:
             self._running, self._looks = [], []
             undo.callback(setattr, self, "_running", None)
+            undo.callback(lambda: setattr(self, "gather_function", self.accelerator.gather_for_metrics))  # as it is then
             undo.enter_context(config.gather_once(self.accelerator))
             self.gather_function = functools.partial(
                 self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
@@ -236,19 +259,27 @@ class _SequenceParallel:
                 calls = ModelCalls(target, group, group.size, whole_batches=True)
                 self._running.append(calls)
                 look = undo.enter_context(over_ranks(model, calls))
-                before = next((seen for seen in self._seen if seen.model is target), None)
-                if before is None:
-                    self._looks.append((calls, look))
-                else:
-                    calls.counts_by_mask = before.counts_by_mask
-                    self._looks.append((calls, functools.partial(calls.watch, model)))
+                if target in self._counts_by_mask:
+                    calls.counts_by_mask = self._counts_by_mask[target]
+                    look = functools.partial(calls.watch, model)
+                self._looks.append((calls, look))
             yield
 
     def _look_once(self) -> None:
+        if self._running is None:
+            raise ConfigError(
+                "with_sequence_parallel: a step of the trainer was called outside train(), evaluate() and predict(), in which alone the model is over ranks"
+            )
         while self._looks:
             calls, look = self._looks.pop()
             look()
-            self._seen += (calls,)
+            self._counts_by_mask[calls.model] = calls.counts_by_mask
+
+
+def _source_of(dataloader):
+    """Of dispatched batches the loader that process 0 reads, which knows the samples."""
+    batches = getattr(dataloader, "dataset", None)
+    return batches.source if isinstance(batches, DispatchedBatches) else dataloader
 
 
 def _smoothed(smoother, model_shifts, outputs, labels, shift_labels=False, **more):
