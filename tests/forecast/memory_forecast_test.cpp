@@ -1,11 +1,15 @@
 // The forecast for a model of today, against sums made by hand. The binary links no libtorch.
 #include "trireme/forecast/memory_forecast.h"
 
+#include <limits>
+#include <string_view>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "trireme/forecast/choose_recompute.h"
 #include "trireme/forecast/memory_options.h"
+#include "trireme/forecast/memory_timeline.h"
 #include "trireme/forecast/store_bytes.h"
 #include "trireme/shard/optimizer_bytes.h"
 
@@ -103,8 +107,11 @@ TEST(Forecast, of_a_sum_over_ranks_has_their_blocks_where_neither_the_library_no
   inputs.rank_sums = RankSums::by_library;
   EXPECT_EQ(sum_buffer_bytes(inputs, kUnit), kSum_bytes);
   EXPECT_EQ(begun_sum_bytes(inputs, kUnit), kSum_bytes);
-  inputs.zero = 0;
-  EXPECT_EQ(sum_buffer_bytes(inputs, kUnit), 0);
+  for (const int zero : {0, 1}) {  // in the whole gradient's memory
+    inputs.zero = zero;
+    EXPECT_EQ(sum_buffer_bytes(inputs, kUnit), 0);
+    EXPECT_EQ(begun_sum_bytes(inputs, kUnit), 0);
+  }
   inputs.rank_sums = RankSums::while_reading;
   EXPECT_EQ(sum_buffer_bytes(inputs, kUnit), 2 * kSum_bytes)
       << "a sum and a block, of this rank's share at most";
@@ -113,6 +120,41 @@ TEST(Forecast, of_a_sum_over_ranks_has_their_blocks_where_neither_the_library_no
   EXPECT_EQ(sum_buffer_bytes(inputs, kUnit), 3 * kSum_bytes);
   inputs.reduce_bytes = 2;  // a narrowed copy of the gradient; a block, also widened
   EXPECT_EQ(sum_buffer_bytes(inputs, kUnit), kUnit * 2 + kSum_bytes + 160 * (4 + 2 + 4));
+}
+
+// With ZeRO 0 and 1 too, beside the backward of a step's last micro-batch.
+TEST(Forecast, of_a_sum_beside_backward_has_its_narrowed_copy_and_blocks_until_the_next_units_is_done) {
+  ForecastInputs inputs = llama_3_8b(int64_t{1} << 17);
+  inputs.reduce_bytes = 2;
+  inputs.zero = 1;
+  const int64_t copy_and_blocks = kLayerElements * (2 + 2);
+  const auto summed_beside_layers = [&] {
+    int64_t least = std::numeric_limits<int64_t>::max();
+    for (const MemorySnapshot& snapshot : memory_timeline(inputs))
+      if (std::string_view(snapshot.pass) == "backward" && snapshot.layer + 1 < kLayers)
+        least = std::min(least, snapshot.bytes[communication]);
+    return least;
+  };
+  EXPECT_GE(summed_beside_layers(), copy_and_blocks);
+  inputs.update_in_backward = true;
+  EXPECT_LT(summed_beside_layers(), copy_and_blocks);
+}
+
+TEST(Forecast, of_gathered_keys_has_every_ranks_block_of_their_gradients_where_nccl_does_not_sum) {
+  const auto peak = [](int64_t tokens) {
+    ForecastInputs inputs = llama_3_8b(tokens);
+    inputs.ulysses = 1;
+    inputs.ring = 8;
+    inputs.gathers_keys = true;
+    inputs.rank_heads = 32;
+    inputs.rank_kv_heads = 8;
+    inputs.rank_sums = RankSums::by_library;
+    return memory_forecast(with_batch(inputs, 1, tokens)).peak[communication];
+  };
+  constexpr int64_t kTokens = int64_t{1} << 17, kToken_bytes = 2 * 8 * 128 * 4;
+  const int64_t more = peak(kTokens + 1) - peak(kTokens);
+  EXPECT_GE(more, kTokens * kToken_bytes);
+  EXPECT_LE(more, (kTokens + 8) * kToken_bytes);
 }
 
 RecomputeChoice choose(const ForecastInputs& inputs, int64_t budget_bytes,
