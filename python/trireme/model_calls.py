@@ -72,11 +72,13 @@ class ModelCalls:
             undo.callback(language_model.register_forward_pre_hook(self._before_language_model, with_kwargs=True, prepend=True).remove)
         if self.whole is not None:
             undo.enter_context(self.whole.losses())
-        tell_average(self.model.parameters(), self.shared, self.averaged_over)
+        averaged = self.whole is not None or wants_router_logits(self.model)
+        tell_average(self.model.parameters(), self.shared, self.averaged_over if averaged else 1)
         undo.callback(self.model.register_forward_pre_hook(self._before, with_kwargs=True, prepend=True).remove)
         undo.callback(body.register_forward_pre_hook(self._before_body, with_kwargs=True).remove)
         undo.callback(body.register_forward_hook(self._after_body).remove)
-        undo.callback(self.model.register_forward_hook(self._after, always_call=True).remove)
+        # Before FSDP's, which rounds what the model gives.
+        undo.callback(self.model.register_forward_hook(self._after, always_call=True, prepend=True).remove)
 
     @torch.compiler.disable
     def _before(self, module, arguments, keywords):

@@ -134,10 +134,10 @@ def _refuse_what_differs(model: torch.nn.Module, vocabulary: int, attention: Lay
 
 def _refuse_attention_of_the_callers(target: torch.nn.Module) -> None:
     """One that was registered computes what plain attention does not, or nobody would have made it."""
-    from transformers import AttentionInterface
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     chosen = target.config.get_text_config()._attn_implementation
-    function = AttentionInterface._global_mapping.get(chosen)
+    function = ALL_ATTENTION_FUNCTIONS.get(chosen)
     function = getattr(function, "func", function)
     if function is not None and not function.__module__.startswith("transformers."):
         raise ConfigError(

@@ -41,8 +41,9 @@ class _Loss:
     def is_all_of(self, loss: torch.Tensor, router: Optional[torch.Tensor]) -> bool:
         if router is None and loss is self.taken and self.version is not None and loss._version == self.version:
             return True
-        expected = self.value if router is None else self.value + router.detach()
-        return torch.allclose(loss.detach().to(expected.dtype), expected, rtol=1e-4, atol=1e-6, equal_nan=True)
+        expected = (self.value if router is None else self.value + router.detach()).to(loss.dtype)
+        rounding = 0.0 if router is None else 4 * torch.finfo(loss.dtype).eps
+        return torch.allclose(loss.detach(), expected, rtol=rounding, atol=0.0, equal_nan=True)
 
 
 class WholeBatches:
@@ -124,6 +125,17 @@ class WholeBatches:
             )
         return taken is ForCausalLMLoss
 
+    def _router_coefficient(self, of_trls_head: bool) -> float:
+        """TRL's head goes by the config, and a model's own forward by its attribute, where it has one."""
+        config = self.model.config.get_text_config()
+        for holder in (config,) if of_trls_head else (self.model, config):
+            for name in ("router_aux_loss_coef", "aux_loss_coef"):
+                if hasattr(holder, name):
+                    return getattr(holder, name)
+        raise ConfigError(
+            f"trireme.parallelize: {type(self.model).__name__} has a router's loss and no router_aux_loss_coef: leave the labels out and take the loss of the logits"
+        )
+
     def _check_borders(self, cu_seqlens, sequence: SequenceOfCall) -> None:
         if cu_seqlens is None:
             return
@@ -157,9 +169,7 @@ class WholeBatches:
             raise ConfigError(f"trireme.parallelize: the model gives {unknown[0]}, which Trireme cannot make whole: it is refused")
         router = None
         if "aux_loss" in fields and "loss" in fields:
-            # TRL's head goes by the config, and the model's own forward by its attribute.
-            holder = self.model if "log_probs" not in fields and hasattr(self.model, "router_aux_loss_coef") else self.model.config.get_text_config()
-            router = holder.router_aux_loss_coef * fields["aux_loss"]
+            router = self._router_coefficient("log_probs" in fields) * fields["aux_loss"]
         if "loss" in fields and "log_probs" not in fields and not (len(self._losses) == 1 and self._losses[0].is_all_of(fields["loss"], router)):
             raise ConfigError(
                 f"trireme.parallelize: {type(output).__name__} has a loss that is not what the model's loss_function took, or more than that (a term "

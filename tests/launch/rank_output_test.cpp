@@ -86,10 +86,10 @@ TEST(RankOutput, cuts_a_very_long_line_in_what_it_remembers_alone) {
 TEST(RankOutput, passes_a_line_that_does_not_end_in_pieces) {
   Streams streams(false);
   const std::string piece(size_t{1} << 20, 'x');
-  streams.a.take(piece);
+  streams.a.take(piece + "y");
   EXPECT_EQ(streams.text(), "[rank 0] " + piece + "\n");
-  streams.a.take("y\n");
-  EXPECT_EQ(streams.text(), "[rank 0] " + piece + "\n[rank 0] y\n");
+  streams.a.take("\n" + piece + "\n");
+  EXPECT_EQ(streams.text(), "[rank 0] " + piece + "\n[rank 0] y\n[rank 0] " + piece + "\n");
 }
 
 TEST(RankOutput, remembers_the_last_lines_and_of_a_live_line_the_last_state) {

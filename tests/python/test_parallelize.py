@@ -262,7 +262,7 @@ REFUSED = {
     "lfm2, by its convolution": (r"mixes tokens outside attention", "Lfm2", dict(layer_types=["conv", "full_attention"])),
     "roberta, by its positions": ("counts positions in a way of its own", "Roberta", {}),
     "deepseek_v32, by its sparse attention": ("DeepseekV32ForCausalLM reads its mask", "DeepseekV32", dict(v_head_dim=8, **LATENT)),
-    "dropout": ("set attention_dropout to 0", "Llama", dict(attention_dropout=0.1)),
+    "dropout": ("with that dropout at 0", "Llama", dict(attention_dropout=0.1)),
     "opt, by layers that it drops": ("build the model with layerdrop=0", "OPT", dict(layerdrop=0.5, word_embed_proj_dim=32, ffn_dim=48)),
 }
 

@@ -212,6 +212,23 @@ def test_one_process_tells_that_all_share_each_sample(capsys):
         assert ("all 4 processes share each sample, so a batch has 3 in all" in capsys.readouterr().err) == told
 
 
+def test_a_trainer_with_the_arguments_of_another_has_sizes_of_its_own(tmp_path):
+    import transformers
+    from torch.utils.data import DataLoader
+    from trireme.hf import with_sequence_parallel
+    from trireme.hf.data_rank_loader import DispatchedBatches
+
+    arguments = transformers.TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
+    first = with_sequence_parallel(transformers.Trainer)(make_model(), arguments)
+    made = arguments.parallelism_config
+    second = with_sequence_parallel(transformers.Trainer)(make_model(), arguments)
+    assert made is not None and second.args.parallelism_config.sp_size == 1
+    again = transformers.TrainingArguments(str(tmp_path), report_to="none", use_cpu=True, parallelism_config=made)
+    assert with_sequence_parallel(transformers.Trainer)(make_model(), again).args.parallelism_config is made
+    read = DataLoader(list(range(7)), batch_size=2)
+    assert first.num_examples(read) == first.num_examples(DataLoader(DispatchedBatches(read, 0, 1, False), batch_size=None)) == 7
+
+
 def test_the_signature_is_the_trainers_own():
     import transformers
     import trl

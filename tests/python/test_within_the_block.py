@@ -105,7 +105,7 @@ def run_added_to_the_loss(group):
         def forward(self, input_ids=None, attention_mask=None, position_ids=None, **more):
             out = super().forward(input_ids, attention_mask, position_ids, **more)
             if out.loss is not None:
-                penalty = 1e-2 * out.logits.logsumexp(-1).square().mean()
+                penalty = 1e-6 * out.logits.logsumexp(-1).square().mean()
                 out.loss = out.loss.add_(penalty) if self.in_place else out.loss + penalty
             return out
 
@@ -126,12 +126,40 @@ def test_an_attention_of_the_callers_is_refused(ranks):
 def run_registered_attention(group):
     import transformers
 
-    transformers.AttentionInterface.register("a_callers", lambda *given, **more: None)
-    model = make_model("llama")
-    model.config._attn_implementation = "a_callers"
-    with pytest.raises(trireme.ConfigError, match="attention is 'a_callers', of test_within_the_block"):
-        with trireme.parallelize(model, group):
-            pass
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    def of_a_caller(*given, **more):
+        return None
+
+    transformers.AttentionInterface.register("a_callers", of_a_caller)
+    plain = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    ALL_ATTENTION_FUNCTIONS["sdpa"] = of_a_caller
+    try:
+        for name in ("a_callers", "sdpa"):
+            model = make_model("llama")
+            model.config._attn_implementation = name
+            with pytest.raises(trireme.ConfigError, match=f"attention is '{name}', of test_within_the_block"):
+                with trireme.parallelize(model, group):
+                    pass
+    finally:
+        ALL_ATTENTION_FUNCTIONS["sdpa"] = plain
+        transformers.AttentionInterface._global_mapping.pop("a_callers")
+
+
+def test_a_loss_that_fsdp_rounds_is_the_models(ranks):
+    ranks.run(run_rounded_by_fsdp, 2)
+
+
+def run_rounded_by_fsdp(group):
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    model, batch = make_model("llama"), make_batch("plain", "llama")
+    alone = model(**batch).loss.item()
+    fully_shard(model, mesh=DeviceMesh.from_group(group, "cpu"), mp_policy=MixedPrecisionPolicy(output_dtype=torch.bfloat16))
+    with trireme.parallelize(model, group, whole_batches=True, averaged_over=2):
+        loss = model(**batch).loss
+    assert loss.dtype == torch.bfloat16 and abs(loss.item() - alone) < 2**-8 * alone
 
 
 def test_gradients_for_an_average_are_not_summed(ranks):
@@ -147,6 +175,9 @@ def run_average_and_sum(group):
     model.zero_grad()
     with trireme.parallelize(model, group, whole_batches=True):
         model(**batch).loss.backward()
+    trireme.sum_gradients(model.parameters(), group)
+    with trireme.parallelize(model, group, averaged_over=2):  # of shards: about a router's loss, which this model has not
+        pass
     trireme.sum_gradients(model.parameters(), group)
 
 

@@ -1,12 +1,11 @@
 #include "trireme/base/terminal.h"
 
 #include <algorithm>
-#include <charconv>
-#include <string>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "trireme/base/environment.h"
+#include "trireme/base/parse_whole.h"
 
 namespace trireme {
 
@@ -14,10 +13,7 @@ int terminal_columns(int descriptor) {
   if (::isatty(descriptor) != 1) return 0;
   winsize size{};
   if (::ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
-  const std::string text = environment("COLUMNS").value_or("");
-  int columns = 0;
-  std::from_chars(text.data(), text.data() + text.size(), columns);
-  return std::clamp(columns, 0, 10'000);
+  return std::clamp(parse_whole<int>(environment("COLUMNS").value_or("")).value_or(0), 0, 10'000);
 }
 
 }  // namespace trireme

@@ -114,9 +114,10 @@ std::string Hello::name() const {
 }
 
 Verdict Verdict::from(const Texts& texts) {
-  const int kind = number_of<int>(texts.at(0));
+  if (texts.size() != 2) throw std::runtime_error("a message with other fields");
+  const int kind = number_of<int>(texts[0]);
   if (kind < 0 || kind > static_cast<int>(Kind::missing)) throw std::runtime_error("an unknown verdict");
-  return {static_cast<Kind>(kind), texts.at(1)};
+  return {static_cast<Kind>(kind), texts[1]};
 }
 
 std::string proven_frame(Texts texts, std::string_view secret, std::string_view role, const Nonces& nonces) {

@@ -36,11 +36,12 @@ void RankOutput::take(std::string_view bytes) {
   for (const char byte : bytes) {
     if (after_return_ && byte != '\n') end_line(true);  // \r\n is one end of line
     after_return_ = byte == '\r';
-    if (byte == '\n')
+    if (byte == '\n') {
       end_line(false);
-    else if (byte != '\r')
+    } else if (byte != '\r') {
+      if (pending_.size() >= kLongestLine_bytes) end_line(false);
       pending_ += byte;
-    if (pending_.size() >= kLongestLine_bytes) end_line(false);
+    }
   }
 }
 

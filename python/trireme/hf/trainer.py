@@ -36,8 +36,8 @@ def with_sequence_parallel(trainer_class: Trainer, *, sp_size: Optional[int] = N
     """``with_sequence_parallel(SFTTrainer)(model, args, ...)``: the trainer, with its signature, whose ranks share each sample.
 
     trainer_class: transformers.Trainer, or trl's SFTTrainer or DPOTrainer, or a class of yours that derives from one of them.
-    sp_size: ranks that share a sample; if None, PARALLELISM_CONFIG_SP_SIZE of the environment, or all ranks. Where there is an
-        ``args.parallelism_config`` (a trireme.hf.ParallelismConfig), that one counts.
+    sp_size: ranks that share a sample; if None, PARALLELISM_CONFIG_SP_SIZE of the environment, or all ranks. Beside an
+        ``args.parallelism_config`` (a trireme.hf.ParallelismConfig) leave both sizes out, or give the same.
     sp_ring: of them, those of the ring, for more ranks than query heads (trireme.SequenceGroup).
 
     A batch is what one sequence group trains on: per_device_train_batch_size samples, of which each rank holds its tokens. Losses,
@@ -63,7 +63,8 @@ def with_sequence_parallel(trainer_class: Trainer, *, sp_size: Optional[int] = N
     @functools.wraps(trainer_class.__init__)
     def init(self, *arguments, **keywords):
         given = next((value for value in (*arguments, *keywords.values()) if isinstance(value, transformers.TrainingArguments)), None)
-        self._given_config = getattr(given, "parallelism_config", None)
+        config = getattr(given, "parallelism_config", None)
+        self._given_config = None if config is getattr(given, "_trireme_made_config", None) else config
         self._counts_by_mask = weakref.WeakKeyDictionary()
         trainer_class.__init__(self, *arguments, **keywords)
         if self.label_smoother is not None:
@@ -101,15 +102,17 @@ class _SequenceParallel:
         if self.args.parallelism_config is None:
             self.args.parallelism_config = self._given_config  # SFTTrainer copies arguments that are not its own, without it
         config = self.args.parallelism_config
-        if getattr(config, "made_for_trainer", False):
-            config = None  # another trainer had these arguments
+        made_before = getattr(self.args, "_trireme_made_config", None)
+        if config is made_before:  # for another trainer of these arguments, or an earlier trial of a search
+            config = None
         if config is None:
             sp_size = self._sp_size
             if sp_size is None and SP_SIZE_VARIABLE not in os.environ:
                 sp_size = self.args.world_size
-                self._tell_that_all_share(sp_size)
+                if made_before is None:
+                    self._tell_that_all_share(sp_size)
             self.args.parallelism_config = ParallelismConfig(sp_size=sp_size, sp_ring=self._sp_ring)
-            self.args.parallelism_config.made_for_trainer = True
+            made_before = self.args.parallelism_config
         elif not isinstance(config, ParallelismConfig):
             raise ConfigError(
                 f"with_sequence_parallel: got args.parallelism_config of {type(config).__module__}.{type(config).__name__}, expected a "
@@ -121,7 +124,9 @@ class _SequenceParallel:
                 f"sp_size={config.sp_size}, sp_ring={config.sp_ring}: give them in one of the two"
             )
         super().create_accelerator_and_postprocess()
+        made = self.args.parallelism_config is made_before
         self._take_what_the_accelerator_has()
+        self.args._trireme_made_config = self.args.parallelism_config if made else None
 
     def _tell_that_all_share(self, ranks: int) -> None:
         if ranks > 1 and self.args.process_index == 0:
