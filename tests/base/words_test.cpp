@@ -1,6 +1,6 @@
 // Lists as text, and text as lists and numbers.
 #include <cstdint>
-#include <ranges>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 TEST(Joined, has_a_separator_between_elements_alone) {
   const std::vector<int> numbers{1, 2, 3};
   EXPECT_EQ(joined(numbers), "1, 2, 3");
-  EXPECT_EQ(joined(std::views::take(numbers, 1), " or "), "1");
+  EXPECT_EQ(joined(std::span(numbers).first(1), " or "), "1");
   EXPECT_EQ(joined(std::vector<int>{}), "");
   EXPECT_EQ(joined(numbers, "", [](int number) { return 10 * number; }), "102030");
 }
