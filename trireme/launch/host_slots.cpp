@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
-#include <ranges>
+#include <span>
 #include <sstream>
 
 #include "trireme/base/contains.h"
@@ -26,7 +26,8 @@ int slot_number(const std::string& text) {
 
 std::string names_of(const std::vector<HostSlots>& hosts) {
   constexpr size_t kMost = 10;
-  const std::string text = joined(std::views::take(hosts, kMost), ", ", &HostSlots::host);
+  const std::string text =
+      joined(std::span(hosts).first(std::min(hosts.size(), kMost)), ", ", &HostSlots::host);
   return hosts.size() > kMost ? cat(text, ", ... (", hosts.size(), " hosts)") : text;
 }
 

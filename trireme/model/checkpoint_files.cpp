@@ -1,8 +1,8 @@
 #include "trireme/model/checkpoint_files.h"
 
 #include <algorithm>
-#include <ranges>
 #include <set>
+#include <span>
 
 #include "trireme/base/error.h"
 #include "trireme/base/joined.h"
@@ -161,10 +161,10 @@ void refuse_unused(const std::vector<std::string>& names, const ModelLayout& lay
     for (const auto& [text, what_to_do] : layout.other_forms)
       if (name.find(text) != std::string::npos)
         throw DataError(cat(model_dir.string(), ": ", name, ": ", what_to_do));
-  throw DataError(cat(model_dir.string(), ": the weights hold ", names.size(), " tensors that the model of ",
-                      config, " does not have: ", joined(std::views::take(names, 5)),
-                      names.size() > 5 ? ", ..." : "", "; expected weights and ", config,
-                      " of the same model"));
+  throw DataError(
+      cat(model_dir.string(), ": the weights hold ", names.size(), " tensors that the model of ", config,
+          " does not have: ", joined(std::span(names).first(std::min<size_t>(names.size(), 5))),
+          names.size() > 5 ? ", ..." : "", "; expected weights and ", config, " of the same model"));
 }
 
 at::Generator generator_of_parameter(const std::string& name, uint64_t seed) {
