@@ -121,7 +121,9 @@ class ModelCalls:
             self.weights = WatchedWeights(model)
 
     def _tell_beyond_positions(self) -> None:
-        """Once, on every rank, for a warning may be an error: a model that was never stretched computes numbers there too, of positions that it has never seen."""
+        """Once, on every rank, for a warning may be an error: a model that was never stretched computes numbers there too, of positions that it
+        has never seen.
+        """
         if self._told_beyond:
             return
         reach = reach_of_positions(self.model.config.get_text_config())

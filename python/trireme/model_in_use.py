@@ -27,6 +27,18 @@ def called_for(model: torch.nn.Module, target: torch.nn.Module) -> torch.nn.Modu
     return next(roots, target)
 
 
+def router_coefficient(model: torch.nn.Module, of_trls_head: bool = False) -> float:
+    """By which a router's loss goes into the model's: a forward of its own takes its attribute, where it has one, and TRL's head the config."""
+    config = model.config.get_text_config()
+    for holder in (config,) if of_trls_head else (model, config):
+        for name in ("router_aux_loss_coef", "aux_loss_coef"):
+            if hasattr(holder, name):
+                return getattr(holder, name)
+    raise ConfigError(
+        f"trireme: {type(model).__name__} has a router's loss and no router_aux_loss_coef: leave the labels out and take the loss of the logits"
+    )
+
+
 def compiled_around(model: torch.nn.Module, target: torch.nn.Module) -> bool:
     """Whether torch.compile compiles ``target``, or something of ``model`` that holds it; not its layers alone."""
     compiled = (m for m in model.modules() if m._compiled_call_impl is not None or type(m).__name__ == "OptimizedModule")

@@ -76,8 +76,8 @@ class WatchedWeights:
         if len(set(ranks)) > 1:
             raise ConfigError(
                 "trireme.parallelize: the ranks' weights were the same and no longer are: before optimizer.step() each rank needs the gradients "
-                "of all. Call trireme.sum_gradients(model.parameters(), group) (with a GradScaler before scaler.unscale_), or wrap the model in DDP, FSDP or DeepSpeed over all ranks of "
-                "the group (and give averaged_over)"
+                "of all. Call trireme.sum_gradients(model.parameters(), group) (with a GradScaler before scaler.unscale_), or wrap the model in DDP, "
+                "FSDP or DeepSpeed over all ranks of the group (and give averaged_over)"
             )
 
 

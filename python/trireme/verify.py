@@ -23,7 +23,7 @@ from .errors import ConfigError
 from .gated_delta_net import delta_nets_in
 from .image_batches import has_images
 from .loss import loss as loss_of_shards
-from .model_in_use import pretrained_model_in
+from .model_in_use import pretrained_model_in, router_coefficient
 from .parallelize import parallelize
 from .same_weights import differences
 from .sequence_group import Group, SequenceGroup, sequence_group
@@ -136,8 +136,7 @@ def _over_ranks(
         output = model(**part)
         loss = loss_of_shards(output.logits, targets, shared)
         if getattr(output, "aux_loss", None) is not None:
-            holder = target if hasattr(target, "router_aux_loss_coef") else target.config.get_text_config()  # as its forward has it
-            loss = loss + holder.router_aux_loss_coef * output.aux_loss
+            loss = loss + router_coefficient(target) * output.aux_loss
         drew = [not torch.equal(*states) for states in zip(before, _random_states(parameters[0].device))]
         if shared.all_sum(torch.tensor(any(drew), device=loss.device).int()) > 0:
             dropouts = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.modules.dropout._DropoutNd)}

@@ -19,6 +19,7 @@ from .batch import gather_with_gradient, shard
 from .errors import ConfigError
 from .image_batches import OUTPUTS, check_images, counted_once, has_images
 from .loss import loss
+from .model_in_use import router_coefficient
 from .same_weights import WatchedWeights
 from .sequence_group import SequenceGroup
 from .sequence_of_call import SequenceOfCall, sequence_of_whole
@@ -101,7 +102,9 @@ class WholeBatches:
         return given, sequence, mask if "attention_mask" in given and not images else None
 
     def _tell_of_padding(self, labels: Optional[torch.Tensor], mask: Optional[torch.Tensor]) -> None:
-        """Once, on every rank, for a warning may be an error. What a padding token sees differs between attention kernels, and so would a loss that counts it."""
+        """Once, on every rank, for a warning may be an error. What a padding token sees differs between attention kernels, and so would a loss
+        that counts it.
+        """
         if self._told_of_padding or mask is None or not torch.is_tensor(labels) or labels.dim() != 2:
             return
         padding = mask == 0
@@ -124,17 +127,6 @@ class WholeBatches:
                 "the labels out and take the loss of the logits"
             )
         return taken is ForCausalLMLoss
-
-    def _router_coefficient(self, of_trls_head: bool) -> float:
-        """TRL's head goes by the config, and a model's own forward by its attribute, where it has one."""
-        config = self.model.config.get_text_config()
-        for holder in (config,) if of_trls_head else (self.model, config):
-            for name in ("router_aux_loss_coef", "aux_loss_coef"):
-                if hasattr(holder, name):
-                    return getattr(holder, name)
-        raise ConfigError(
-            f"trireme.parallelize: {type(self.model).__name__} has a router's loss and no router_aux_loss_coef: leave the labels out and take the loss of the logits"
-        )
 
     def _check_borders(self, cu_seqlens, sequence: SequenceOfCall) -> None:
         if cu_seqlens is None:
@@ -169,7 +161,7 @@ class WholeBatches:
             raise ConfigError(f"trireme.parallelize: the model gives {unknown[0]}, which Trireme cannot make whole: it is refused")
         router = None
         if "aux_loss" in fields and "loss" in fields:
-            router = self._router_coefficient("log_probs" in fields) * fields["aux_loss"]
+            router = router_coefficient(self.model, of_trls_head="log_probs" in fields) * fields["aux_loss"]
         if "loss" in fields and "log_probs" not in fields and not (len(self._losses) == 1 and self._losses[0].is_all_of(fields["loss"], router)):
             raise ConfigError(
                 f"trireme.parallelize: {type(output).__name__} has a loss that is not what the model's loss_function took, or more than that (a term "

@@ -9,6 +9,7 @@
 #include <system_error>
 #include <unistd.h>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
 #include "trireme/base/file_error.h"
@@ -60,11 +61,10 @@ fs::path checked(const fs::path& out, bool overwrite) {
 
 bool is_of_a_model(const fs::path& file) {
   const std::string name = file.filename().string();
-  const auto& others = tokenizer_file_names();
   return name == "config.json" || name == kAdapterConfigFile || name == kAdapterWeightsFile ||
          name.starts_with("model.safetensors") ||
          (name.starts_with("model-") && file.extension() == ".safetensors") ||
-         std::find(others.begin(), others.end(), name) != others.end();
+         contains(tokenizer_file_names(), name);
 }
 
 // What is private stays so. Only root can give a folder away.

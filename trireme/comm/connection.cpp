@@ -1,15 +1,14 @@
 #include "trireme/comm/connection.h"
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <poll.h>
 #include <sys/socket.h>
 #include <utility>
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/base/poll_until.h"
 #include "trireme/base/resolved_address.h"
 #include "trireme/base/watch_connection.h"
 
@@ -32,17 +31,9 @@ std::vector<ResolvedAddress> addresses_of(const std::string& host, int port, Dea
 
 // Waits until the socket has news; throws DeadlinePassed.
 void wait_for(int descriptor, int16_t events, Deadline deadline) {
-  for (;;) {
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    constexpr std::chrono::milliseconds kMost = std::chrono::hours(1);  // poll() takes an int
-    pollfd waiting{descriptor, events, 0};
-    const int ready =
-        ::poll(&waiting, 1, static_cast<int>(std::clamp(left, std::chrono::milliseconds(0), kMost).count()));
-    if (ready > 0) return;
-    if (ready < 0 && errno != EINTR) throw ConnectionLost(std::strerror(errno));
-    if (left.count() <= 0) throw DeadlinePassed("no answer");
-  }
+  const int ready = poll_until(descriptor, events, deadline);
+  if (ready < 0) throw ConnectionLost(std::strerror(errno));
+  if (ready == 0) throw DeadlinePassed("no answer");
 }
 
 // Returns 0 or the error of the connection.

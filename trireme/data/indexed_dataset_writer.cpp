@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
 #include "trireme/base/file_error.h"
@@ -132,7 +133,7 @@ void IndexedDatasetWriter::write_index() const {
   }
   for (const int64_t first_sequence : documents_) append(out, first_sequence);
   // Without prompts the file is what it is in Megatron-LM.
-  if (std::ranges::find(modes_, SequenceMode::prompt) != modes_.end())
+  if (contains(modes_, SequenceMode::prompt))
     for (const SequenceMode mode : modes_) append(out, mode);
 
   FileDescriptor descriptor = create(partial_idx_);

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/base/splitmix64.h"
@@ -59,9 +60,7 @@ std::vector<int32_t> straw(const Tokenizer& tokenizer, const IndexedDataset& hay
                            int64_t count) {
   const int32_t end_of_text = tokenizer.end_of_text_id();
   const std::vector<int32_t>& begin = tokenizer.begin_of_text();
-  const auto is_left_out = [&](int64_t id) {
-    return id == end_of_text || std::ranges::find(begin, id) != begin.end();
-  };
+  const auto is_left_out = [&](int64_t id) { return id == end_of_text || contains(begin, id); };
   constexpr int64_t kAtOnce = 65536;
   std::vector<int32_t> tokens;
   std::vector<int64_t> block;

@@ -199,12 +199,11 @@ struct Buffers {
     if (inputs.gathers_keys) {
       const int64_t narrow_results_of_all =
           inputs.fused_on_gpu ? workspace + of_a_backward_call(o + all_kv) : 0;
-      const bool equal_rows = inputs.tokens % (2 * inputs.ring) == 0;  // NCCL sums no others
-      const int64_t summing =
-          inputs.rank_sums == RankSums::while_reading
-              ? read_sum_buffer_bytes(kv32 / kFloat_bytes, kFloat_bytes, inputs.device_is_host)
-          : inputs.rank_sums == RankSums::by_library && equal_rows ? 0
-                                                                   : all_kv32;  // every rank's block
+      int64_t summing = all_kv32;  // every rank's block
+      if (inputs.rank_sums == RankSums::while_reading)
+        summing = read_sum_buffer_bytes(kv32 / kFloat_bytes, kFloat_bytes, inputs.device_is_host);
+      else if (inputs.rank_sums == RankSums::by_library && inputs.tokens % (2 * inputs.ring) == 0)
+        summing = 0;  // NCCL sums equal rows
       return {{0, kv + 2 * all_kv},
               {o32 + all_kv32 + narrow_results_of_all, all_kv},
               // All dk and dv, also in ring order, and what their sum needs.

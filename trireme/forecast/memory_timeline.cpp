@@ -254,7 +254,7 @@ class Timeline {
     for (const auto& [category, bytes] : more) snapshots_.back().bytes[category] += bytes;
   }
 
-  // Else ZeRO 0 and 1 sum what micro-batches came to, when the last of them is done.
+  // False: ZeRO 0 and 1 sum what micro-batches came to, when the last of them is done.
   bool sums_at_close() const {
     return inputs_.zero >= 2 || inputs_.update_in_backward || sums_go_beside_backward(inputs_);
   }

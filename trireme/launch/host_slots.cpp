@@ -163,9 +163,7 @@ std::vector<HostSlots> filter_hosts(std::vector<HostSlots> hosts, const std::str
     else if (spec.slots.empty())
       slots.clear();
     else
-      std::erase_if(slots, [&](int slot) {
-        return std::find(spec.slots.begin(), spec.slots.end(), slot) != spec.slots.end();
-      });
+      std::erase_if(slots, [&](int slot) { return contains(spec.slots, slot); });
   }
   std::erase_if(chosen, [](const HostSlots& host) { return host.slots.empty(); });
   if (chosen.empty()) throw ConfigError(cat("launch: --exclude ", quotation(exclude), " leaves no slot"));

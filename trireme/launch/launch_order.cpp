@@ -7,13 +7,13 @@
 #include <csignal>
 #include <cstdlib>
 #include <optional>
-#include <poll.h>
 #include <string_view>
 #include <thread>
 #include <unistd.h>
 
 #include "trireme/base/contains.h"
 #include "trireme/base/error.h"
+#include "trireme/base/poll_until.h"
 #include "trireme/base/stop_request.h"
 
 namespace trireme {
@@ -24,7 +24,7 @@ constexpr size_t kLargestOrder_bytes = size_t{64} << 20;
 constexpr std::array<std::string_view, 11> kPassedPrefixes{
     "NCCL_", "GLOO_", "UCX_", "FI_", "TORCH_", "PYTORCH_", "HF_", "OMP_", "MKL_", "KMP_", "GOMP_"};
 
-constexpr int kSilence_milliseconds = 60000;
+constexpr std::chrono::minutes kSilence(1);
 
 // Reads stdin up to each line's end; nothing at its end, or when nothing comes for a minute.
 class StdinLines {
@@ -38,10 +38,8 @@ class StdinLines {
         return line;
       }
       std::array<char, 4096> buffer{};
-      pollfd waiting{STDIN_FILENO, POLLIN, 0};
-      const int ready = ::poll(&waiting, 1, kSilence_milliseconds);
-      if (ready < 0 && errno == EINTR) continue;
-      if (ready == 0) return std::nullopt;
+      if (poll_until(STDIN_FILENO, POLLIN, std::chrono::steady_clock::now() + kSilence) == 0)
+        return std::nullopt;
       const ssize_t count = ::read(STDIN_FILENO, buffer.data(), buffer.size());
       if (count < 0 && errno == EINTR) continue;
       if (count <= 0 || text_.size() > largest_bytes) return std::nullopt;

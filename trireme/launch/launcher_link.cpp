@@ -12,6 +12,7 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/base/poll_until.h"
 #include "trireme/base/resolved_address.h"
 #include "trireme/base/sha256.h"
 #include "trireme/base/watch_connection.h"
@@ -42,12 +43,8 @@ std::string address_of_peer(int descriptor) {
 int finish_connecting(int descriptor, const ResolvedAddress& address, double seconds) {
   if (::connect(descriptor, address.generic(), address.size) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
-  pollfd waiting{descriptor, POLLOUT, 0};
-  const double end_seconds = now_seconds() + seconds;
-  int ready = 0;
-  do {
-    ready = ::poll(&waiting, 1, static_cast<int>(std::max(0.0, end_seconds - now_seconds()) * 1e3));
-  } while (ready < 0 && errno == EINTR);
+  const auto limit = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));
+  const int ready = poll_until(descriptor, POLLOUT, std::chrono::steady_clock::now() + limit);
   if (ready <= 0) return ready == 0 ? ETIMEDOUT : errno;
   int reason = 0;
   socklen_t size = sizeof reason;

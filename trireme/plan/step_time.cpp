@@ -171,18 +171,20 @@ struct Overlap {
   const ForecastInputs& inputs;
   bool hides;
   double compute_seconds, forward_seconds, attention_seconds;  // of a step
-  double first_forward_seconds, last_backward_seconds;         // of one micro-batch
+  double micro_batches;
   double forward_gathered_share;
   double host_step_seconds;
 
   double backward_seconds() const { return compute_seconds - forward_seconds; }
+  double first_forward_seconds() const { return forward_seconds / micro_batches; }
+  double last_backward_seconds() const { return backward_seconds() / micro_batches; }
   double seconds_of(Beside::Pass pass) const {
     return pass == Beside::Pass::forward ? forward_seconds : backward_seconds();
   }
   // Of the host's optimizer: the next step's first use of a unit waits for it, and with updates in backward the
   // step's end.
   double host_step_hidden_seconds() const {
-    return inputs.update_in_backward ? backward_seconds() : first_forward_seconds;
+    return inputs.update_in_backward ? backward_seconds() : first_forward_seconds();
   }
   double beyond(double seconds, double hidden) const {
     return hides ? std::max(0.0, seconds - hidden) : seconds;
@@ -223,11 +225,11 @@ struct Overlap {
       case TrafficKind::ring:
         return inputs.gathers_keys ? seconds : beyond(seconds, attention_seconds);
       case TrafficKind::summed_gradients:
-        return sums_go_beside_backward(inputs) ? beyond(seconds, last_backward_seconds) : seconds;
+        return sums_go_beside_backward(inputs) ? beyond(seconds, last_backward_seconds()) : seconds;
       case TrafficKind::offloaded_gradients:
-        return beyond(seconds, first_forward_seconds);
+        return beyond(seconds, first_forward_seconds());
       case TrafficKind::traded_parameters:
-        return inputs.offload.optimizer == Offload::none ? beyond(seconds, first_forward_seconds) : seconds;
+        return inputs.offload.optimizer == Offload::none ? beyond(seconds, first_forward_seconds()) : seconds;
       case TrafficKind::offloaded_optimizer:
         // Read ahead of the unit that is stepped, and written behind it.
         return beyond(seconds, std::max(host_step_hidden_seconds(), host_step_seconds));
@@ -259,16 +261,14 @@ StepTime step_time(const PlannedStep& step, const HardwareProfile& hardware) {
   for (const KindSeconds& kind : time.compute)
     if (is_attention(kind.kind)) attention += kind.seconds;
   const double forward = seconds_of(work.forward_items, step, hardware, nullptr);
-  const Overlap overlap{
-      .inputs = inputs,
-      .hides = hardware.is_gpu,
-      .compute_seconds = time.compute_seconds,
-      .forward_seconds = forward,
-      .attention_seconds = attention,
-      .first_forward_seconds = forward / static_cast<double>(step.accumulation),
-      .last_backward_seconds = (time.compute_seconds - forward) / static_cast<double>(step.accumulation),
-      .forward_gathered_share = work.forward_gathered_share,
-      .host_step_seconds = host_step_seconds(work, hardware)};
+  const Overlap overlap{.inputs = inputs,
+                        .hides = hardware.is_gpu,
+                        .compute_seconds = time.compute_seconds,
+                        .forward_seconds = forward,
+                        .attention_seconds = attention,
+                        .micro_batches = static_cast<double>(step.accumulation),
+                        .forward_gathered_share = work.forward_gathered_share,
+                        .host_step_seconds = host_step_seconds(work, hardware)};
   time.host_optimizer_waited_seconds =
       overlap.beyond(overlap.host_step_seconds, overlap.host_step_hidden_seconds());
   const Links links(step, hardware);

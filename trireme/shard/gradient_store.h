@@ -101,6 +101,8 @@ void sum_gradient(Group& group, at::Tensor& gradient, bool shard, at::ScalarType
 // change before wait(), which the caller counts as communication. Collective.
 PendingRows begin_sum_of_share(Group& group, const at::Tensor& gradient, at::ScalarType reduce_dtype,
                                at::Tensor output = {});
+// The same in the rank's rows of `gradient`, the rest of which is then no sum.
+PendingRows begin_sum_in_place(Group& group, at::Tensor& gradient, at::ScalarType reduce_dtype);
 
 // The begun sum of a unit's gradient.
 struct UnitSum {

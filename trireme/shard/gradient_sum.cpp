@@ -15,10 +15,13 @@ void sum_gradient(Group& group, at::Tensor& gradient, bool shard, at::ScalarType
     all_reduce_sum(group, gradient);
     return;
   }
+  const at::Tensor share = begin_sum_in_place(group, gradient, reduce_dtype).wait();
+  if (!shard) all_gather(group, share, equal_shares(share.size(0), group.size()), gradient);
+}
+
+PendingRows begin_sum_in_place(Group& group, at::Tensor& gradient, at::ScalarType reduce_dtype) {
   const UnitShare own = share_of(gradient.size(0), group.size(), group.rank());
-  const at::Tensor share = gradient.narrow(0, own.begin, own.elements);
-  begin_sum_of_share(group, gradient, reduce_dtype, share).wait();
-  if (!shard) all_gather(group, share, equal_shares(own.elements, group.size()), gradient);
+  return begin_sum_of_share(group, gradient, reduce_dtype, gradient.narrow(0, own.begin, own.elements));
 }
 
 PendingRows begin_sum_of_share(Group& group, const at::Tensor& gradient, at::ScalarType reduce_dtype,

@@ -40,8 +40,8 @@ class WholeGradients final : public GradientStore {
   void close(int unit) override {
     if (!beside_ || !last_micro_batch_) return;
     move_on();
-    const at::Tensor& gradient = gradients_.at(static_cast<size_t>(unit));
-    summing_.emplace(unit, begin_sum_of_share(group_, gradient, settings_.reduce_dtype, group_share(unit)));
+    at::Tensor& gradient = gradients_.at(static_cast<size_t>(unit));
+    summing_.emplace(unit, begin_sum_in_place(group_, gradient, settings_.reduce_dtype));
     summed_[static_cast<size_t>(unit)] = true;
   }
   void finish() override {
@@ -79,12 +79,6 @@ class WholeGradients final : public GradientStore {
   at::Tensor rank_share(int unit) const {
     const UnitShare& share = shares_.at(static_cast<size_t>(unit));
     return gradients_.at(static_cast<size_t>(unit)).narrow(0, share.begin, share.elements);
-  }
-  // What this rank sums, also where every rank keeps the whole.
-  at::Tensor group_share(int unit) const {
-    const at::Tensor& gradient = gradients_.at(static_cast<size_t>(unit));
-    const UnitShare share = share_of(gradient.size(0), group_.size(), group_.rank());
-    return gradient.narrow(0, share.begin, share.elements);
   }
   // One unit later: finishes a gather, then a sum, whose gather begins where every rank keeps the whole.
   void move_on() {

@@ -5,6 +5,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
 #include "trireme/tokenizer/utf8.h"
 
@@ -78,7 +79,7 @@ CharacterBpe::CharacterBpe(const Json& model, const std::string& origin, Neighbo
   if (!true_or_false(model, "byte_fallback", origin + ": model", false)) return;
   for (uint32_t byte = 0; byte < 256; ++byte)
     id_of_byte_.at(byte) = id_or_none(vocabulary(), byte_token(byte));
-  has_all_bytes_ = std::ranges::find(id_of_byte_, -1) == id_of_byte_.end();
+  has_all_bytes_ = !contains(id_of_byte_, -1);
 }
 
 int32_t CharacterBpe::id_of_character(uint32_t code) const {

@@ -102,17 +102,14 @@ class _SequenceParallel:
         if self.args.parallelism_config is None:
             self.args.parallelism_config = self._given_config  # SFTTrainer copies arguments that are not its own, without it
         config = self.args.parallelism_config
-        made_before = getattr(self.args, "_trireme_made_config", None)
-        if config is made_before:  # for another trainer of these arguments, or an earlier trial of a search
-            config = None
-        if config is None:
+        made = getattr(self.args, "_trireme_made_config", None)  # for another trainer of these arguments, or an earlier trial of a search
+        if config is None or config is made:
             sp_size = self._sp_size
             if sp_size is None and SP_SIZE_VARIABLE not in os.environ:
                 sp_size = self.args.world_size
-                if made_before is None:
+                if made is None:
                     self._tell_that_all_share(sp_size)
-            self.args.parallelism_config = ParallelismConfig(sp_size=sp_size, sp_ring=self._sp_ring)
-            made_before = self.args.parallelism_config
+            self.args.parallelism_config = config = made = ParallelismConfig(sp_size=sp_size, sp_ring=self._sp_ring)
         elif not isinstance(config, ParallelismConfig):
             raise ConfigError(
                 f"with_sequence_parallel: got args.parallelism_config of {type(config).__module__}.{type(config).__name__}, expected a "
@@ -124,9 +121,8 @@ class _SequenceParallel:
                 f"sp_size={config.sp_size}, sp_ring={config.sp_ring}: give them in one of the two"
             )
         super().create_accelerator_and_postprocess()
-        made = self.args.parallelism_config is made_before
         self._take_what_the_accelerator_has()
-        self.args._trireme_made_config = self.args.parallelism_config if made else None
+        self.args._trireme_made_config = self.args.parallelism_config if config is made else None
 
     def _tell_that_all_share(self, ranks: int) -> None:
         if ranks > 1 and self.args.process_index == 0:
