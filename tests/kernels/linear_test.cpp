@@ -6,7 +6,6 @@
 
 #include "trireme/kernels/cpu_weight_gradient.h"
 #include "trireme/kernels/product.h"
-#include "trireme/kernels/transpose_tile.h"
 
 #include "tests/support/relative_error.h"
 
@@ -81,22 +80,6 @@ TEST(WeightGradient, has_the_same_bits_with_any_number_of_threads) {
     EXPECT_TRUE(at::equal(gradient, first)) << threads;
   }
   at::set_num_threads(before);
-}
-
-TEST(TransposeTile, of_every_level_that_the_processor_runs_is_a_transpose) {
-  std::vector<const TransposeTile*> levels{&simd_base::kTransposeTile};
-  if (simd_level() >= SimdLevel::v3) levels.push_back(&simd_v3::kTransposeTile);
-  if (simd_level() >= SimdLevel::v4) levels.push_back(&simd_v4::kTransposeTile);
-  for (const TransposeTile* level : levels)
-    for (const auto& [rows, columns] :
-         {std::pair<int64_t, int64_t>{1, 1}, {32, 32}, {64, 96}, {33, 31}, {70, 100}}) {
-      const at::Tensor from = at::randint(-32768, 32767, {rows, columns + 3}, at::kShort);
-      const at::Tensor to = at::zeros({columns, rows + 2}, at::kShort);
-      level->run(reinterpret_cast<const uint16_t*>(from.const_data_ptr<int16_t>()), columns + 3, rows,
-                 columns, reinterpret_cast<uint16_t*>(to.mutable_data_ptr<int16_t>()), rows + 2);
-      EXPECT_TRUE(at::equal(to.narrow(1, 0, rows), from.narrow(1, 0, columns).t())) << rows << " " << columns;
-      EXPECT_EQ(to.narrow(1, rows, 2).abs().sum().item<int64_t>(), 0);
-    }
 }
 
 }  // namespace

@@ -79,6 +79,7 @@ def closed_terminal(arena, random, verdict):
     controller, terminal = pty.openpty()
     arena.log = arena.folder / "attempt-terminal.log"
     arena.log.write_text("")
+    arena.other_node = None
     # `setsid --ctty` gives the run this terminal, as a window does; closing the other end is what a lost window does.
     command = ["setsid", "--ctty", "--wait", arena.binary, "launch", "--nproc_per_node", RANKS, "--", *arena.command()]
     env = os.environ | {"TRIREME_TORTURE": arena.mark, "OMP_NUM_THREADS": "1", "TMPDIR": str(arena.temporary)}
@@ -89,9 +90,11 @@ def closed_terminal(arena, random, verdict):
 
     def read():
         try:
-            os.read(controller, 65536)
+            output = os.read(controller, 65536)
         except OSError:
-            pass
+            return
+        with open(arena.log, "ab") as log:
+            log.write(output)
 
     goal = (arena.newest() or 0) + random.randint(1, 12)
     stale = arena.last_step()  # of an attempt before, which may have ended before it saved

@@ -15,6 +15,7 @@
 
 #include "trireme/kernels/attention_arguments.h"
 #include "trireme/kernels/cpu_flash_attention.h"
+#include "trireme/kernels/pack_panels.h"
 
 namespace trireme {
 
@@ -120,9 +121,7 @@ void pack_keys(const HeadRows<I>& rows, const FlashSizes& z, int64_t key, HeadTi
   const I* k = rows.k + key * rows.k_stride;
   pack_rows(k, rows.k_stride, used, z.width, kBackwardKeys, z.depth, t.k_rows);
   pack_rows(rows.v + key * rows.v_stride, rows.v_stride, used, z.width, kBackwardKeys, z.depth, t.v_rows);
-  for (int64_t d = 0; d < z.width; ++d)
-    for (int64_t n = 0; n < kBackwardKeys; ++n)
-      t.k_columns[d * kBackwardKeys + n] = t.k_rows[n * z.depth + d];
+  transpose_rows(t.k_rows, z.depth, kBackwardKeys, z.width, t.k_columns, kBackwardKeys);
 }
 
 // What all tiles of a query head share.
@@ -130,7 +129,7 @@ struct HeadMath {
   const QueryTiles& queries;
   const FlashSizes& z;
   const TileMath& tile;
-  Bf16Units units;
+  PanelProducts& products;
   ScoreRule rule;
 };
 
@@ -139,11 +138,11 @@ struct HeadMath {
 template <typename E>
 void one_tile(const HeadMath& math, int64_t block, int64_t key, int64_t n, int64_t row, HeadTiles<E>& t) {
   const FlashSizes& z = math.z;
-  const Bf16Units units = math.units;
-  panel_gemm(n, kPanel, z.depth, t.k_rows + (key - block) * z.depth, z.depth, t.q_columns + row * z.depth,
-             t.scores, kPanel, false, units);
-  panel_gemm(n, kPanel, z.depth, t.v_rows + (key - block) * z.depth, z.depth, t.do_columns + row * z.depth,
-             t.gradients, kPanel, false, units);
+  PanelProducts& products = math.products;
+  products.run(n, kPanel, z.depth, t.k_rows + (key - block) * z.depth, z.depth, t.q_columns + row * z.depth,
+             t.scores, kPanel, false);
+  products.run(n, kPanel, z.depth, t.v_rows + (key - block) * z.depth, z.depth, t.do_columns + row * z.depth,
+             t.gradients, kPanel, false);
   std::array<int32_t, kBackwardKeys> begin{}, end{};
   const bool edge = math.queries.edges(row, key, n, begin.data(), end.data());
   constexpr bool kWide = std::is_same_v<E, float>;
@@ -162,13 +161,13 @@ void one_tile(const HeadMath& math, int64_t block, int64_t key, int64_t n, int64
   for (int64_t panel = 0; panel < z.panels; ++panel) {
     const int64_t columns = std::min(kPanel, z.width - panel * kPanel),
                   from = panel * panel_size(z.padded_queries) + row * kPanel;
-    panel_gemm(n, columns, kPanel, p, kPanel, t.do_rows + from, t.dv + key * z.columns + panel * kPanel,
-               z.columns, true, units);
-    panel_gemm(n, columns, kPanel, ds, kPanel, t.q_rows + from, t.dk + key * z.columns + panel * kPanel,
-               z.columns, true, units);
+    products.run(n, columns, kPanel, p, kPanel, t.do_rows + from, t.dv + key * z.columns + panel * kPanel,
+               z.columns, true);
+    products.run(n, columns, kPanel, ds, kPanel, t.q_rows + from, t.dk + key * z.columns + panel * kPanel,
+               z.columns, true);
   }
-  panel_gemm(z.width, kPanel, n, t.k_columns + (key - block), kBackwardKeys, ds_panel, t.dq + row * z.width,
-             kPanel, true, units);
+  products.run(z.width, kPanel, n, t.k_columns + (key - block), kBackwardKeys, ds_panel, t.dq + row * z.width,
+             kPanel, true);
 }
 
 // Key blocks turn, turn + turns, ... of one query head; adds to dk, dv and dq of `t`.
@@ -238,9 +237,10 @@ struct BackwardCall {
   }
   // One query head's key blocks turn, turn + turns, ...: adds to dk and dv of `t`, and makes its dq.
   void add_head(const HeadRows<I>& rows, int64_t b, int64_t turn, int64_t turns, HeadTiles<E>& t) const {
+    PanelProducts products(units);
     pack_queries(rows, z, t);
     std::fill_n(t.dq, z.padded_queries * z.width, 0.0f);
-    one_head(rows, HeadMath{queries[queries.size() == 1 ? 0 : static_cast<size_t>(b)], z, math, units, rule},
+    one_head(rows, HeadMath{queries[queries.size() == 1 ? 0 : static_cast<size_t>(b)], z, math, products, rule},
              turn, turns, t);
   }
   void clear_keys(const HeadTiles<E>& t) const {
@@ -271,7 +271,6 @@ void share_kv_heads(const BackwardCall<I, E>& call, std::vector<Scratch>& thread
       for (int64_t row = 0; row < call.z.queries; row += kPanel) call.write_queries({t.dq}, row, b, head);
     }
     call.write_keys(t, b, run.kv_head);
-    release_tiles_of<E>(call.units);
   });
 }
 
@@ -294,8 +293,7 @@ void share_key_blocks(const BackwardCall<I, E>& call, std::vector<Scratch>& thre
       const HeadRows<I> rows = call.rows_at(b, head, run.kv_head);
       share_items(workers, workers, [&](int /*worker*/, int64_t turn) {
         call.add_head(rows, b, turn, workers, tiles[turn]);
-        release_tiles_of<E>(call.units);
-      });
+          });
       share_items(workers, call.z.padded_queries / kPanel,
                   [&](int /*worker*/, int64_t block) { call.write_queries(parts, block * kPanel, b, head); });
     }

@@ -11,6 +11,7 @@
 
 #include "trireme/kernels/attention_arguments.h"
 #include "trireme/kernels/cpu_flash_attention.h"
+#include "trireme/kernels/pack_panels.h"
 
 namespace trireme {
 
@@ -65,7 +66,6 @@ struct RunningSoftmax {
 struct ForwardCall {
   FlashSizes sizes;
   const TileMath& math;
-  Bf16Units units;
   ScoreRule rule;
 };
 
@@ -90,18 +90,19 @@ void stack_rows(const at::Tensor& q, const FlashSizes& z, const Stack& stack, E*
 // Adds keys [key, key + n), whole panels of `packed`, to the stack's o.
 template <typename E>
 void add_keys(const ForwardCall& call, const RowsOfRanges& ranges, int64_t stacked_rows, const E* packed,
-              int64_t key, int64_t n, const StackTiles<E>& tiles, RunningSoftmax& softmax) {
+              int64_t key, int64_t n, const StackTiles<E>& tiles, RunningSoftmax& softmax,
+              PanelProducts& products) {
   const FlashSizes& z = call.sizes;
   const E* values = packed + z.packed_keys();
   for (int64_t j = 0; j < n; j += kPanel)
-    panel_gemm(stacked_rows, kPanel, z.depth, tiles.q, z.depth, packed + (key + j) * z.depth,
-               tiles.scores + j, kForwardKeys, false, call.units);
+    products.run(stacked_rows, kPanel, z.depth, tiles.q, z.depth, packed + (key + j) * z.depth,
+                 tiles.scores + j, kScoreStride, false);
   std::array<int32_t, kStackRows> begin{}, end{};
   const bool edge = !ranges.all_see(key, key + n);
   if (edge)
     for (int64_t r = 0; r < stacked_rows; ++r) std::tie(begin[r], end[r]) = ranges.within(r % kPanel, key, n);
   auto* p16 = std::is_same_v<E, float> ? nullptr : reinterpret_cast<uint16_t*>(tiles.p16);
-  call.math.softmax({tiles.scores, p16, stacked_rows, n, kForwardKeys, edge ? begin.data() : nullptr,
+  call.math.softmax({tiles.scores, p16, stacked_rows, n, kScoreStride, edge ? begin.data() : nullptr,
                      edge ? end.data() : nullptr, call.rule, softmax.row_max.data(), softmax.row_sum.data(),
                      softmax.rescale.data()});
   if (softmax.has_keys)
@@ -112,9 +113,9 @@ void add_keys(const ForwardCall& call, const RowsOfRanges& ranges, int64_t stack
   else
     p = tiles.p16;
   for (int64_t panel = 0; panel < z.panels; ++panel)
-    panel_gemm(stacked_rows, std::min(kPanel, z.width - panel * kPanel), n, p, kForwardKeys,
-               values + panel * panel_size(z.padded_keys) + key * kPanel, tiles.o + panel * kPanel, z.columns,
-               softmax.has_keys, call.units);
+    products.run(stacked_rows, std::min(kPanel, z.width - panel * kPanel), n, p, kScoreStride,
+                 values + panel * panel_size(z.padded_keys) + key * kPanel, tiles.o + panel * kPanel,
+                 z.columns, softmax.has_keys);
   softmax.has_keys = true;
 }
 
@@ -146,7 +147,7 @@ void write_stack(const Stack& stack, const RowsOfRanges& ranges, const FlashSize
 template <typename I, typename E>
 void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                    const AttentionSpec& spec, const AttentionOutput& out) {
-  const ForwardCall call{FlashSizes(q.size(1), k.size(1), q.size(3), sizeof(E)), math_, units(),
+  const ForwardCall call{FlashSizes(q.size(1), k.size(1), q.size(3), sizeof(E)), math_,
                          score_rule(spec)};
   const FlashSizes& z = call.sizes;
   const int64_t key_blocks = z.padded_keys / kPanel, blocks = z.padded_queries / kPanel;
@@ -183,13 +184,14 @@ void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, con
       stack_rows<I>(q, z, stack, tiles.q);
       const RowsOfRanges ranges(spec.keys->of(stack.batch), row, stack.used_rows);
       RunningSoftmax softmax;
+      PanelProducts products(units());
       for (const RowRange& interval : key_intervals(*spec.keys, stack.batch, row, row + stack.used_rows))
         for (int64_t key = interval.begin / kPanel * kPanel, n = 0; key < interval.end; key += n) {
           n = std::min(kForwardKeys, round_up(interval.end, kPanel) - key);
-          add_keys<E>(call, ranges, stack.rows(), packed + task * z.packed_head(), key, n, tiles, softmax);
+          add_keys<E>(call, ranges, stack.rows(), packed + task * z.packed_head(), key, n, tiles, softmax,
+                        products);
         }
       write_stack<I>(stack, ranges, z, tiles, softmax, out);
-      release_tiles_of<E>(call.units);
     });
   }
 }

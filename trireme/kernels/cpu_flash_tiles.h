@@ -12,6 +12,8 @@ namespace trireme {
 
 constexpr int64_t kPanel = 64;  // columns of a packed panel (tile_gemm.h), and tokens of a query block
 constexpr int64_t kForwardKeys = 512;
+// Between rows of forward's scores. Rows a power of two apart would share a few lines of the cache.
+constexpr int64_t kScoreStride = kForwardKeys + 32;
 constexpr int64_t kBackwardKeys = 192;
 constexpr int64_t kStack = 2;  // query heads that forward multiplies at once
 constexpr int64_t kStackRows = kStack * kPanel;
@@ -69,17 +71,17 @@ class ScratchCutter {
 // What a thread of forward needs for a stack of R rows.
 template <typename E>
 struct StackTiles {
-  float* scores;  // [R, kForwardKeys]
+  float* scores;  // [R, kForwardKeys], rows kScoreStride apart
   float* o;       // [R, columns]
   E* q;           // [R, depth]
-  E* p16;         // [R, kForwardKeys], bf16 only
+  E* p16;         // the same, bf16 only
 
   static StackTiles cut(ScratchCutter& scratch, const FlashSizes& z) {
     StackTiles t{};
-    t.scores = scratch.next<float>(kStackRows * kForwardKeys);
+    t.scores = scratch.next<float>(kStackRows * kScoreStride);
     t.o = scratch.next<float>(kStackRows * z.columns);
     t.q = scratch.next<E>(kStackRows * z.depth);
-    t.p16 = scratch.next<E>(sizeof(E) == 2 ? kStackRows * kForwardKeys : 0);
+    t.p16 = scratch.next<E>(sizeof(E) == 2 ? kStackRows * kScoreStride : 0);
     return t;
   }
 };

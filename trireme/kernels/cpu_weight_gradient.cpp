@@ -5,17 +5,11 @@
 #include <ATen/Parallel.h>
 
 #include "trireme/base/error.h"
-#include "trireme/kernels/transpose_tile.h"
+#include "trireme/kernels/pack_panels.h"
 #include "trireme/kernels/weight_gradient_blocks.h"
 
 namespace trireme {
 namespace {
-
-const TransposeTile& transposing() {
-  static const TransposeTile* const chosen =
-      fastest(&simd_base::kTransposeTile, &simd_v3::kTransposeTile, &simd_v4::kTransposeTile);
-  return *chosen;
-}
 
 // Tokens [begin, begin + count) of both factors, in whole groups of 64: what is beyond is zero.
 struct TokenBlock {
@@ -38,9 +32,7 @@ void pack_x(const at::Tensor& x_Tk, const TokenBlock& tokens, at::BFloat16* pane
 void transpose_dy(const at::Tensor& dy_Tn, const TokenBlock& tokens, int64_t row, int64_t rows,
                   at::BFloat16* out) {
   const auto* dy = dy_Tn.const_data_ptr<at::BFloat16>() + tokens.begin * dy_Tn.stride(0) + row;
-  static_assert(sizeof(at::BFloat16) == sizeof(uint16_t));
-  transposing().run(reinterpret_cast<const uint16_t*>(dy), dy_Tn.stride(0), tokens.count, rows,
-                    reinterpret_cast<uint16_t*>(out), tokens.depth());
+  transpose_rows(dy, dy_Tn.stride(0), tokens.count, rows, out, tokens.depth());
   for (int64_t i = 0; i < rows && tokens.count < tokens.depth(); ++i)
     std::fill(out + i * tokens.depth() + tokens.count, out + (i + 1) * tokens.depth(), at::BFloat16(0));
 }
@@ -66,17 +58,17 @@ void add_weight_gradient(const at::Tensor& gradient_nk, const at::Tensor& dy_Tn,
     const bool add = begin > 0 || state == SumState::begun;
     pack_x(x_Tk, block, packed);
     at::parallel_for(0, threads, 1, [&](int64_t first, int64_t last) {
+      PanelProducts products(units);
       for (int64_t thread = first; thread < last; ++thread) {
         auto* const transposed = rows.mutable_data_ptr<at::BFloat16>() + thread * rows.size(1);
         for (int64_t i = blocks * thread / threads; i < blocks * (thread + 1) / threads; ++i) {
           const int64_t row = i * kGradientRows, count = std::min(kGradientRows, n - row);
           transpose_dy(dy_Tn, block, row, count, transposed);
           for (int64_t column = 0; column < k; column += kPanel)
-            panel_gemm(count, std::min(kPanel, k - column), depth, transposed, depth, packed + column * depth,
-                       gradient + row * k + column, k, add, units);
+            products.run(count, std::min(kPanel, k - column), depth, transposed, depth,
+                         packed + column * depth, gradient + row * k + column, k, add);
         }
       }
-      release_tiles(units);
     });
   }
 }

@@ -5,20 +5,14 @@
 #include <ATen/native/CPUBlas.h>
 
 #include "trireme/device/processor.h"
+#include "trireme/kernels/amx_products.h"
+#include "trireme/kernels/pack_panels.h"
 
 namespace trireme {
+namespace {
 
-void panel_gemm(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* panel, float* c,
-                int64_t ldc, bool add, Bf16Units /*units*/) {
-  at::native::cpublas::brgemm(m, n, k, lda, kPanel, ldc, add, a, panel, c);
-}
-
-void panel_gemm(int64_t m, int64_t n, int64_t k, const at::BFloat16* a, int64_t lda,
-                const at::BFloat16* panel, float* c, int64_t ldc, bool add, Bf16Units units) {
-  if (units != Bf16Units::loops) {
-    at::native::cpublas::brgemm(m, n, k, lda, kPanel, ldc, add, a, panel, c, /*is_vnni=*/true);
-    return;
-  }
+void multiply_in_loops(int64_t m, int64_t n, int64_t k, const at::BFloat16* a, int64_t lda,
+                       const at::BFloat16* panel, float* c, int64_t ldc, bool add) {
   for (int64_t i = 0; i < m; ++i) {
     float* row = c + i * ldc;
     if (!add) std::fill_n(row, n, 0.0f);
@@ -30,8 +24,33 @@ void panel_gemm(int64_t m, int64_t n, int64_t k, const at::BFloat16* a, int64_t 
   }
 }
 
-void release_tiles(Bf16Units units) {
-  if (units == Bf16Units::amx) at::native::cpublas::brgemm_release();
+}  // namespace
+
+void PanelProducts::release() {
+  if (registers_ == Registers::ours) release_amx();
+  if (registers_ == Registers::of_libtorch) at::native::cpublas::brgemm_release();
+  registers_ = Registers::free;
+}
+
+void PanelProducts::run(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* panel,
+                        float* c, int64_t ldc, bool add) {
+  at::native::cpublas::brgemm(m, n, k, lda, kPanel, ldc, add, a, panel, c);
+}
+
+void PanelProducts::run(int64_t m, int64_t n, int64_t k, const at::BFloat16* a, int64_t lda,
+                        const at::BFloat16* panel, float* c, int64_t ldc, bool add) {
+  if (units_ == Bf16Units::loops) return multiply_in_loops(m, n, k, a, lda, panel, c, ldc, add);
+  const bool ours = units_ == Bf16Units::amx && amx_multiplies(m, n, k);
+  if (units_ == Bf16Units::amx) {
+    const Registers needed = ours ? Registers::ours : Registers::of_libtorch;
+    if (registers_ != needed) release();
+    if (registers_ != needed && ours) configure_amx();
+    registers_ = needed;
+  }
+  if (ours)
+    amx_product(m, n, k, a, lda, panel, c, ldc, add);
+  else
+    at::native::cpublas::brgemm(m, n, k, lda, kPanel, ldc, add, a, panel, c, /*is_vnni=*/true);
 }
 
 std::optional<Bf16Units> processor_bf16_units() {
@@ -40,27 +59,28 @@ std::optional<Bf16Units> processor_bf16_units() {
   // `could_pack` is libtorch's own question for AMX.
   const Bf16Units units =
       at::native::cpublas::could_pack(at::kBFloat16) ? Bf16Units::amx : Bf16Units::avx512_bf16;
-  // The panel layout is a convention between libtorch and oneDNN: a product in both makes sure that it holds.
-  constexpr int64_t kRows = 64, kDepth = 80;
-  std::array<at::BFloat16, kRows * kDepth> a{};
-  std::array<at::BFloat16, kDepth * kPanel> panel{};
+  // The panel layout is a convention between libtorch and oneDNN: products in both make sure that it holds.
+  // The first size is oneDNN's also on AMX.
+  constexpr int64_t kRows = 64, kMost_depth = 96;
+  std::array<at::BFloat16, kRows * kMost_depth> a{};
+  std::array<at::BFloat16, kMost_depth * kPanel> panel{};
   for (size_t i = 0; i < a.size(); ++i)
     a[i] = static_cast<at::BFloat16>(static_cast<float>(i * 7 % 13) - 6.0f);
   for (size_t i = 0; i < panel.size(); ++i)
     panel[i] = static_cast<at::BFloat16>(static_cast<float>(i * 5 % 11) - 5.0f);
   bool right = true;
-  for (const int64_t columns : {int64_t{16}, kPanel}) {
-    std::array<float, kRows * kPanel> plain{};
-    std::array<float, kRows * kPanel> tiles{};
-    panel_gemm(kRows, columns, kDepth, a.data(), kDepth, panel.data(), plain.data(), kPanel, false,
-               Bf16Units::loops);
-    try {
-      panel_gemm(kRows, columns, kDepth, a.data(), kDepth, panel.data(), tiles.data(), kPanel, false, units);
-    } catch (const std::exception&) {  // these kernels are switched off: an error of libtorch, or of oneDNN
-      return std::nullopt;
+  try {
+    for (const auto& [columns, depth] : {std::pair<int64_t, int64_t>{16, 80}, {kPanel, 80}, {kPanel, 96}}) {
+      std::array<float, kRows * kPanel> plain{};
+      std::array<float, kRows * kPanel> tiles{};
+      PanelProducts(Bf16Units::loops)
+          .run(kRows, columns, depth, a.data(), depth, panel.data(), plain.data(), kPanel, false);
+      PanelProducts(units).run(kRows, columns, depth, a.data(), depth, panel.data(), tiles.data(), kPanel,
+                               false);
+      right = right && plain == tiles;  // whole numbers, so exact
     }
-    release_tiles(units);
-    right = right && plain == tiles;  // whole numbers, so exact
+  } catch (const std::exception&) {  // these kernels are switched off: an error of libtorch, or of oneDNN
+    return std::nullopt;
   }
   return right ? std::optional(units) : std::nullopt;
 }
