@@ -15,7 +15,8 @@ namespace {
 struct Sizes {
   int64_t tokens, k, n;
 };
-constexpr Sizes kSizes[] = {{1, 1, 1}, {33, 70, 45}, {130, 64, 128}, {515, 96, 65}, {1090, 33, 200}};
+constexpr Sizes kSizes[] = {{1, 1, 1},     {33, 70, 45},    {130, 64, 128},
+                            {515, 96, 65}, {1090, 33, 200}, {700, 88, 200}};
 
 at::Tensor random(int64_t rows, int64_t columns, at::ScalarType dtype, int64_t gap = 0) {
   return at::randn({rows, columns + gap}).to(dtype).narrow(1, 0, columns);

@@ -1,7 +1,9 @@
 // The sums of a tile's exponentials beside fp64: rounding to bf16 must not hide an error of theirs.
 #include "trireme/kernels/softmax_tile.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <vector>
@@ -48,6 +50,58 @@ TEST(SoftmaxTile, sums_are_right_to_3e_6_of_what_is_rounded_to_bf16_and_to_1e_6_
                        &rescale});
         EXPECT_NEAR(sum / expected, 1, rounded ? 3e-6 : 1e-6) << math->instructions << ", " << distance;
       }
+}
+
+// One row of 64 scores, of which `first` come first and the rest are minus infinity, in units of log2.
+struct OneRow {
+  std::vector<float> scores = std::vector<float>(64, -std::numeric_limits<float>::infinity());
+  std::vector<uint16_t> rounded = std::vector<uint16_t>(64);
+  float most = -std::numeric_limits<float>::infinity(), sum = 0, rescale = 0;
+
+  OneRow(const TileMath& math, bool rounds, const std::vector<float>& first, float most_before)
+      : most(most_before) {
+    std::copy(first.begin(), first.end(), scores.begin());
+    math.softmax({scores.data(),
+                  rounds ? rounded.data() : nullptr,
+                  1,
+                  64,
+                  64,
+                  nullptr,
+                  nullptr,
+                  {static_cast<float>(std::log(2.0))},
+                  &most,
+                  &sum,
+                  &rescale});
+    if (!rounds) return;
+    for (int i = 0; i < 64; ++i) {
+      const uint32_t bits = static_cast<uint32_t>(rounded[i]) << 16;
+      std::memcpy(&scores[i], &bits, sizeof(bits));
+    }
+  }
+};
+
+TEST(SoftmaxTile, powers_are_exact_at_zero_and_nothing_below_the_normal_numbers) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const TileMath* math : tables_of_this_processor())
+    for (const bool rounds : {false, true}) {
+      const OneRow row(*math, rounds, {0, -1, -126, -126.5, -140, -200, -1e30F}, -infinity);
+      const std::vector<float> expected{1, 0.5, std::ldexp(1.0F, -126), 0, 0, 0, 0, 0};
+      for (size_t i = 0; i < expected.size(); ++i)
+        EXPECT_FLOAT_EQ(row.scores[i], expected[i]) << math->instructions << ", " << i;
+      EXPECT_EQ(row.most, 0);
+      // A maximum that stays shrinks nothing, to the bit.
+      EXPECT_EQ(OneRow(*math, rounds, {0, -3}, 0).rescale, 1) << math->instructions;
+      EXPECT_EQ(OneRow(*math, rounds, {0, -3}, -2).rescale, 0.25) << math->instructions;
+    }
+}
+
+TEST(SoftmaxTile, what_is_no_number_stays_none) {
+  const float nan = std::nanf("");
+  for (const TileMath* math : tables_of_this_processor())
+    for (const bool rounds : {false, true}) {
+      const OneRow row(*math, rounds, {0, nan, -1}, -std::numeric_limits<float>::infinity());
+      EXPECT_TRUE(std::isnan(row.sum) && std::isnan(row.scores[1])) << math->instructions;
+    }
 }
 
 }  // namespace

@@ -1,20 +1,25 @@
-// Products of tiles against plain sums of whole numbers, which every unit gives exactly; and how their factors
-// are packed.
+// Products of tiles against plain sums of whole numbers, which every unit gives exactly; and how their
+// factors are packed.
 #include "trireme/kernels/tile_gemm.h"
+
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "trireme/device/simd_level.h"
 #include "trireme/kernels/amx_products.h"
 #include "trireme/kernels/pack_panels.h"
 
-namespace trireme::testing {
+namespace trireme::tile_gemm_test {
 namespace {
 
 struct Sizes {
   int64_t m, n, k;
 };
 // Of the whole registers of AMX, and of what is left to libtorch.
-const std::vector<Sizes> kWhole = {{32, 32, 32}, {64, 64, 64}, {192, 64, 64}, {64, 32, 192}, {128, 64, 512}, {96, 64, 96}};
+const std::vector<Sizes> kWhole = {{32, 32, 32},  {64, 64, 64},   {192, 64, 64},
+                                   {64, 32, 192}, {128, 64, 512}, {96, 64, 96}};
 const std::vector<Sizes> kOther = {{16, 64, 64}, {64, 16, 64}, {64, 64, 80}, {1, 1, 2}, {33, 33, 34}};
 
 at::Tensor whole_numbers(int64_t rows, int64_t columns) {
@@ -25,9 +30,9 @@ at::Tensor whole_numbers(int64_t rows, int64_t columns) {
 template <typename E>
 std::vector<E> panel_of(const at::Tensor& b) {
   std::vector<E> panel(panel_size(b.size(0)), static_cast<E>(0));
+  const auto values = b.accessor<float, 2>();
   for (int64_t k = 0; k < b.size(0); ++k)
-    for (int64_t n = 0; n < b.size(1); ++n)
-      panel[panel_index<E>(k, n)] = static_cast<E>(b[k][n].item<float>());
+    for (int64_t n = 0; n < b.size(1); ++n) panel[panel_index<E>(k, n)] = static_cast<E>(values[k][n]);
   return panel;
 }
 
@@ -72,14 +77,17 @@ TEST(PanelProducts, are_exact_in_whole_numbers) {
 TEST(PanelProducts, of_ours_and_of_libtorch_take_turns) {
   for (const Bf16Units units : units_here())
     for (int round = 0; round < 3; ++round) {
-      PanelProducts products(units);
-      for (int turn = 0; turn < 3; ++turn) {
-        expect_exact(products, at::kBFloat16, kWhole[turn], turn == 1, 0);
-        expect_exact(products, at::kBFloat16, kOther[turn], turn == 2, 0);
+      {
+        PanelProducts products(units);
+        for (int turn = 0; turn < 3; ++turn) {
+          expect_exact(products, at::kBFloat16, kWhole[turn], turn == 1, 0);
+          expect_exact(products, at::kBFloat16, kOther[0], false, 0);  // the same of libtorch's each time
+        }
+        expect_exact(products, at::kBFloat16, kWhole[round], true, 0);
       }
-      const at::Tensor a = at::randn({70, 64}).to(at::kBFloat16);  // libtorch's own, meanwhile
-      EXPECT_TRUE(at::equal(at::mm(a, a.t()), at::mm(a, a.t())));
-      expect_exact(products, at::kBFloat16, kWhole[0], false, 0);
+      const at::Tensor a = whole_numbers(70, 64);
+      EXPECT_TRUE(at::equal(at::mm(a.to(at::kBFloat16), a.t().to(at::kBFloat16)),
+                            at::mm(a.to(at::kDouble), a.t().to(at::kDouble)).to(at::kBFloat16)));
     }
 }
 
@@ -92,9 +100,9 @@ TEST(PanelProducts, of_AMX_have_the_bits_of_libtorch) {
     at::Tensor ours = at::randn({m, n});
     at::Tensor in_parts = ours.clone();
     PanelProducts products(Bf16Units::amx);
-    products.run(m, n, k, a.const_data_ptr<at::BFloat16>(), k, panel.data(), ours.mutable_data_ptr<float>(), n,
-                 true);
-    // Sixteen rows are no whole block, so libtorch's.
+    products.run(m, n, k, a.const_data_ptr<at::BFloat16>(), k, panel.data(), ours.mutable_data_ptr<float>(),
+                 n, true);
+    // Sixteen rows are no whole block: libtorch multiplies them.
     for (int64_t row = 0; row < m; row += 16) {
       ASSERT_FALSE(amx_multiplies(16, n, k));
       products.run(16, n, k, a[row].const_data_ptr<at::BFloat16>(), k, panel.data(),
@@ -142,15 +150,18 @@ TEST(TileLayout, of_every_level_that_the_processor_runs_transposes_and_interleav
 
 // Every size at which a panel is cut, for rows that lie `gap` apart; odd ones take the plain loops.
 template <typename E, typename I>
-void expect_packed(int64_t rows, int64_t width, int64_t gap) {
+void expect_packed(int64_t rows, int64_t width, int64_t gap, int64_t first) {
   const at::ScalarType dtype = c10::CppTypeToScalarType<I>::value;
-  const at::Tensor source = at::randn({rows, width + gap}).to(dtype);
+  const at::Tensor source = at::randn({rows, first + width + gap}).to(dtype).narrow(1, first, width);
+  const int64_t stride = source.stride(0);
   const int64_t depth = width + width % 2;
-  const auto at_row = [&](int64_t r, int64_t d) { return static_cast<E>(source[r][d].item<float>()); };
+  const at::Tensor wide = source.to(at::kFloat);
+  const auto values = wide.accessor<float, 2>();
+  const auto at_row = [&](int64_t r, int64_t d) { return static_cast<E>(values[r][d]); };
   const I* from = source.const_data_ptr<I>();
 
   std::vector<E> columns(panel_size(depth), static_cast<E>(7));
-  pack_columns_panel(from, width + gap, rows, width, depth, columns.data());
+  pack_columns_panel(from, stride, rows, width, depth, columns.data());
   for (int64_t d = 0; d < depth; ++d)
     for (int64_t r = 0; r < kPanel; ++r) {
       const E expected = r < rows && d < width ? at_row(r, d) : E{};
@@ -159,7 +170,7 @@ void expect_packed(int64_t rows, int64_t width, int64_t gap) {
 
   const int64_t panels = (width + kPanel - 1) / kPanel;
   std::vector<E> across(panels * panel_size(2 * kPanel), static_cast<E>(7));
-  pack_rows_panels(from, width + gap, rows, width, kPanel, 2 * kPanel, across.data());
+  pack_rows_panels(from, stride, rows, width, kPanel, 2 * kPanel, across.data());
   for (int64_t r = 0; r < kPanel; ++r)
     for (int64_t d = 0; d < panels * kPanel; ++d) {
       const E expected = r < rows && d < width ? at_row(r, d) : E{};
@@ -171,13 +182,13 @@ void expect_packed(int64_t rows, int64_t width, int64_t gap) {
 TEST(PackPanels, puts_every_element_at_its_index_and_zeros_beyond) {
   for (const int64_t rows : {64, 63, 17, 1})
     for (const int64_t width : {64, 96, 33, 2, 1})
-      for (const int64_t gap : {0, 1, 6}) {
-        expect_packed<float, float>(rows, width, gap);
-        expect_packed<at::BFloat16, at::BFloat16>(rows, width, gap);
-        expect_packed<float, at::BFloat16>(rows, width, gap);
-        expect_packed<float, at::Half>(rows, width, gap);
+      for (const auto& [first, gap] : {std::pair<int64_t, int64_t>{0, 0}, {0, 1}, {0, 6}, {1, 1}}) {
+        expect_packed<float, float>(rows, width, gap, first);
+        expect_packed<at::BFloat16, at::BFloat16>(rows, width, gap, first);
+        expect_packed<float, at::BFloat16>(rows, width, gap, first);
+        expect_packed<float, at::Half>(rows, width, gap, first);
       }
 }
 
 }  // namespace
-}  // namespace trireme::testing
+}  // namespace trireme::tile_gemm_test

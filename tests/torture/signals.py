@@ -107,6 +107,7 @@ def closed_terminal(arena, random, verdict):
             closes = True
             break
         time.sleep(0.001)
+    read()  # what it said last
     os.close(controller)
     check_stopped(arena, verdict, "training", "closed terminal" if closes else "terminal")
     return "closed terminal"

@@ -140,9 +140,9 @@ void one_tile(const HeadMath& math, int64_t block, int64_t key, int64_t n, int64
   const FlashSizes& z = math.z;
   PanelProducts& products = math.products;
   products.run(n, kPanel, z.depth, t.k_rows + (key - block) * z.depth, z.depth, t.q_columns + row * z.depth,
-             t.scores, kPanel, false);
+               t.scores, kPanel, false);
   products.run(n, kPanel, z.depth, t.v_rows + (key - block) * z.depth, z.depth, t.do_columns + row * z.depth,
-             t.gradients, kPanel, false);
+               t.gradients, kPanel, false);
   std::array<int32_t, kBackwardKeys> begin{}, end{};
   const bool edge = math.queries.edges(row, key, n, begin.data(), end.data());
   constexpr bool kWide = std::is_same_v<E, float>;
@@ -162,12 +162,12 @@ void one_tile(const HeadMath& math, int64_t block, int64_t key, int64_t n, int64
     const int64_t columns = std::min(kPanel, z.width - panel * kPanel),
                   from = panel * panel_size(z.padded_queries) + row * kPanel;
     products.run(n, columns, kPanel, p, kPanel, t.do_rows + from, t.dv + key * z.columns + panel * kPanel,
-               z.columns, true);
+                 z.columns, true);
     products.run(n, columns, kPanel, ds, kPanel, t.q_rows + from, t.dk + key * z.columns + panel * kPanel,
-               z.columns, true);
+                 z.columns, true);
   }
   products.run(z.width, kPanel, n, t.k_columns + (key - block), kBackwardKeys, ds_panel, t.dq + row * z.width,
-             kPanel, true);
+               kPanel, true);
 }
 
 // Key blocks turn, turn + turns, ... of one query head; adds to dk, dv and dq of `t`.
@@ -240,7 +240,8 @@ struct BackwardCall {
     PanelProducts products(units);
     pack_queries(rows, z, t);
     std::fill_n(t.dq, z.padded_queries * z.width, 0.0f);
-    one_head(rows, HeadMath{queries[queries.size() == 1 ? 0 : static_cast<size_t>(b)], z, math, products, rule},
+    one_head(rows,
+             HeadMath{queries[queries.size() == 1 ? 0 : static_cast<size_t>(b)], z, math, products, rule},
              turn, turns, t);
   }
   void clear_keys(const HeadTiles<E>& t) const {
@@ -291,9 +292,8 @@ void share_key_blocks(const BackwardCall<I, E>& call, std::vector<Scratch>& thre
     call.clear_keys(tiles.front());
     for (int64_t head = run.begin; head < run.end; ++head) {
       const HeadRows<I> rows = call.rows_at(b, head, run.kv_head);
-      share_items(workers, workers, [&](int /*worker*/, int64_t turn) {
-        call.add_head(rows, b, turn, workers, tiles[turn]);
-          });
+      share_items(workers, workers,
+                  [&](int /*worker*/, int64_t turn) { call.add_head(rows, b, turn, workers, tiles[turn]); });
       share_items(workers, call.z.padded_queries / kPanel,
                   [&](int /*worker*/, int64_t block) { call.write_queries(parts, block * kPanel, b, head); });
     }

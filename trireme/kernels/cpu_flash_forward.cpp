@@ -147,8 +147,7 @@ void write_stack(const Stack& stack, const RowsOfRanges& ranges, const FlashSize
 template <typename I, typename E>
 void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                    const AttentionSpec& spec, const AttentionOutput& out) {
-  const ForwardCall call{FlashSizes(q.size(1), k.size(1), q.size(3), sizeof(E)), math_,
-                         score_rule(spec)};
+  const ForwardCall call{FlashSizes(q.size(1), k.size(1), q.size(3), sizeof(E)), math_, score_rule(spec)};
   const FlashSizes& z = call.sizes;
   const int64_t key_blocks = z.padded_keys / kPanel, blocks = z.padded_queries / kPanel;
   std::vector<HeadTask> tasks;
@@ -189,7 +188,7 @@ void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, con
         for (int64_t key = interval.begin / kPanel * kPanel, n = 0; key < interval.end; key += n) {
           n = std::min(kForwardKeys, round_up(interval.end, kPanel) - key);
           add_keys<E>(call, ranges, stack.rows(), packed + task * z.packed_head(), key, n, tiles, softmax,
-                        products);
+                      products);
         }
       write_stack<I>(stack, ranges, z, tiles, softmax, out);
     });

@@ -12,7 +12,7 @@ namespace trireme {
 
 constexpr int64_t kPanel = 64;  // columns of a packed panel (tile_gemm.h), and tokens of a query block
 constexpr int64_t kForwardKeys = 512;
-// Between rows of forward's scores. Rows a power of two apart would share a few lines of the cache.
+// Between rows of forward's scores. Rows a power of two apart would share a few sets of the cache.
 constexpr int64_t kScoreStride = kForwardKeys + 32;
 constexpr int64_t kBackwardKeys = 192;
 constexpr int64_t kStack = 2;  // query heads that forward multiplies at once
@@ -74,7 +74,7 @@ struct StackTiles {
   float* scores;  // [R, kForwardKeys], rows kScoreStride apart
   float* o;       // [R, columns]
   E* q;           // [R, depth]
-  E* p16;         // the same, bf16 only
+  E* p16;         // [R, kForwardKeys], rows kScoreStride apart; bf16 only
 
   static StackTiles cut(ScratchCutter& scratch, const FlashSizes& z) {
     StackTiles t{};

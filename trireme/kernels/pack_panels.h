@@ -29,9 +29,6 @@ int64_t panel_index(int64_t k, int64_t n) {
   return (k / 2) * 2 * kPanel + n * 2 + k % 2;
 }
 
-template <typename E>
-using BitsOf = std::conditional_t<sizeof(E) == 2, uint16_t, uint32_t>;
-
 // -> [padded_rows, padded_width] row-major; what is beyond the source is zero.
 template <typename E, typename I>
 void pack_rows(const I* source, int64_t stride, int64_t rows, int64_t width, int64_t padded_rows,
@@ -47,12 +44,13 @@ void pack_rows(const I* source, int64_t stride, int64_t rows, int64_t width, int
 // [rows, width], rows `stride` apart -> [width, rows], rows `to_stride` apart.
 template <typename E>
 void transpose_rows(const E* source, int64_t stride, int64_t rows, int64_t width, E* out, int64_t to_stride) {
-  const auto* from = reinterpret_cast<const BitsOf<E>*>(source);
-  auto* to = reinterpret_cast<BitsOf<E>*>(out);
+  static_assert(sizeof(E) == 2 || sizeof(E) == 4);
   if constexpr (sizeof(E) == 2)
-    tile_layout().transpose_16(from, stride, rows, width, to, to_stride);
+    tile_layout().transpose_16(reinterpret_cast<const uint16_t*>(source), stride, rows, width,
+                               reinterpret_cast<uint16_t*>(out), to_stride);
   else
-    tile_layout().transpose_32(from, stride, rows, width, to, to_stride);
+    tile_layout().transpose_32(reinterpret_cast<const uint32_t*>(source), stride, rows, width,
+                               reinterpret_cast<uint32_t*>(out), to_stride);
 }
 
 // One panel whose columns are 64 source rows: [depth, 64], depth >= width.
@@ -61,7 +59,8 @@ void pack_columns_panel(const I* source, int64_t stride, int64_t rows, int64_t w
   if (rows < kPanel || width < depth) std::fill_n(out, panel_size(depth), E{});
   constexpr int64_t kTogether = sizeof(uint32_t) / sizeof(E);  // a pair of bfloat16 moves as one word
   if constexpr (std::is_same_v<E, I>)
-    if (width % kTogether == 0 && stride % kTogether == 0)
+    if (width % kTogether == 0 && stride % kTogether == 0 &&
+        reinterpret_cast<uintptr_t>(source) % sizeof(uint32_t) == 0)
       return tile_layout().transpose_32(reinterpret_cast<const uint32_t*>(source), stride / kTogether, rows,
                                         width / kTogether, reinterpret_cast<uint32_t*>(out), kPanel);
   constexpr int64_t kStep =

@@ -43,8 +43,8 @@ inline Floats fill(float value) {
 enum class Kept { fp32, bf16 };
 
 // 2^x, zero below the normal numbers; NaN stays NaN. The whole part moves into the exponent; the rest goes
-// through a polynomial whose relative error is below 2e-9 before rounding, and below 3e-6 of what is rounded
-// to bf16.
+// through a polynomial whose relative error is below 2e-8 before rounding, and below 3e-6 of what is rounded
+// to bf16. 2^0 is 1 where it is kept as fp32.
 #if defined(__AVX512F__)
 template <Kept kept>
 inline Floats exp2_of(Floats x) {

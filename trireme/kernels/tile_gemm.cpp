@@ -1,6 +1,9 @@
 #include "trireme/kernels/tile_gemm.h"
 
+#include <algorithm>
 #include <array>
+#include <exception>
+#include <utility>
 
 #include <ATen/native/CPUBlas.h>
 
@@ -27,8 +30,7 @@ void multiply_in_loops(int64_t m, int64_t n, int64_t k, const at::BFloat16* a, i
 }  // namespace
 
 void PanelProducts::release() {
-  if (registers_ == Registers::ours) release_amx();
-  if (registers_ == Registers::of_libtorch) at::native::cpublas::brgemm_release();
+  if (registers_ != Registers::free) at::native::cpublas::brgemm_release();
   registers_ = Registers::free;
 }
 

@@ -23,7 +23,8 @@ enum class Bf16Units { amx, avx512_bf16, loops };
 // through them does not give the right numbers.
 std::optional<Bf16Units> processor_bf16_units();
 
-// Products of the thread that made it, which gives AMX's registers back when it goes.
+// Products of the thread that made it, which gives AMX's registers back when it goes. A thread has one at a
+// time, and multiplies bfloat16 by nothing else meanwhile.
 class PanelProducts {
  public:
   explicit PanelProducts(Bf16Units units) : units_(units) {}

@@ -1,6 +1,7 @@
 #include "trireme/kernels/tile_layout.h"
 
 #include <string.h>
+#include <utility>
 
 namespace trireme::TRIREME_SIMD_NAMESPACE {
 namespace {
@@ -11,22 +12,19 @@ struct Block {
   static constexpr int kSide = 64 / sizeof(Word);
   typedef Word Row __attribute__((vector_size(64)));
 
-  // Swaps the blocks of `Step` that lie off the diagonal of each block of 2 Step: after steps of 1, 2, .. half
-  // the side the whole is transposed.
+  // Swaps the blocks of `Step` that lie off the diagonal of each block of 2 Step: after steps of 1, 2, ..
+  // half the side the whole is transposed.
   template <int Step>
   static inline void swap_blocks(Row* rows) {
-    Row upper, lower;  // of the two rows' lanes, one after the other
-    for (int lane = 0; lane < kSide; ++lane) {
-      const bool second = (lane & Step) != 0;
-      upper[lane] = static_cast<Word>(second ? kSide + lane - Step : lane);
-      lower[lane] = static_cast<Word>(second ? kSide + lane : lane + Step);
-    }
-    for (int row = 0; row < kSide; ++row) {
-      if ((row & Step) != 0) continue;
-      const Row a = rows[row], b = rows[row + Step];
-      rows[row] = __builtin_shuffle(a, b, upper);
-      rows[row + Step] = __builtin_shuffle(a, b, lower);
-    }
+    for (int row = 0; row < kSide; ++row)
+      if ((row & Step) == 0)
+        swap_lanes<Step>(rows[row], rows[row + Step], std::make_integer_sequence<int, kSide>{});
+  }
+  template <int Step, int... lanes>
+  static inline void swap_lanes(Row& upper, Row& lower, std::integer_sequence<int, lanes...> /*all*/) {
+    const Row a = upper, b = lower;
+    upper = __builtin_shufflevector(a, b, ((lanes & Step) != 0 ? kSide + lanes - Step : lanes)...);
+    lower = __builtin_shufflevector(a, b, ((lanes & Step) != 0 ? kSide + lanes : lanes + Step)...);
   }
 
   static void transpose(const Word* from, int64_t stride, Word* to, int64_t to_stride) {
