@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include <c10/util/BFloat16.h>
 #include <gtest/gtest.h>
 
 #include "trireme/device/processor.h"
@@ -102,6 +103,23 @@ TEST(SoftmaxTile, what_is_no_number_stays_none) {
       const OneRow row(*math, rounds, {0, nan, -1}, -std::numeric_limits<float>::infinity());
       EXPECT_TRUE(std::isnan(row.sum) && std::isnan(row.scores[1])) << math->instructions;
     }
+}
+
+TEST(SoftmaxTile, rows_are_scaled_and_rounded_as_libtorch_rounds) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  std::mt19937 generator(4);
+  std::vector<float> values{0,   -0.0F,  infinity,        -infinity, std::nanf(""), 1 + 0x1p-8F,
+                            3.F, 1e-40F, 1 + 3 * 0x1p-8F, 3.4e38F,   -1e-3F,        0x1p-126F};
+  while (values.size() < 101) values.push_back(std::normal_distribution<float>()(generator));
+  for (const TileMath* math : tables_of_this_processor())
+    for (const float factor : {1.0F, 0.3F})
+      for (const size_t count : {size_t{1}, size_t{16}, size_t{33}, values.size()}) {
+        std::vector<uint16_t> out(values.size(), 7);
+        math->scale_to_bf16(values.data(), factor, static_cast<int64_t>(count), out.data());
+        for (size_t i = 0; i < values.size(); ++i)
+          EXPECT_EQ(out[i], i < count ? c10::BFloat16(values[i] * factor).x : 7)
+              << math->instructions << ", " << values[i] << " " << factor;
+      }
 }
 
 }  // namespace

@@ -93,6 +93,15 @@ void with_elements_of(const at::Tensor& result, const Body& body) {
   body(result.mutable_data_ptr<I>());
 }
 
+// to[i] = factor from[i], in the type of a result.
+template <typename O>
+void write_row(const TileMath& math, const float* from, float factor, int64_t count, O* to) {
+  if constexpr (std::is_same_v<O, at::BFloat16>)
+    math.scale_to_bf16(from, factor, count, reinterpret_cast<uint16_t*>(to));
+  else
+    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<O>(from[i] * factor);
+}
+
 inline ScoreRule score_rule(const AttentionSpec& spec) {
   return {static_cast<float>(spec.scores.scale), static_cast<float>(spec.scores.cap)};
 }

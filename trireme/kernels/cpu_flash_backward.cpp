@@ -185,20 +185,23 @@ void one_head(const HeadRows<I>& rows, const HeadMath& math, int64_t turn, int64
 
 // Sum over `parts` of panels dq' of tokens [row, row + 64) -> the head's rows of the result.
 template <typename O>
-void write_dq(const std::vector<const float*>& parts, const FlashSizes& z, int64_t row, O* dq,
-              int64_t stride) {
-  for (int64_t i = 0; i < std::min(kPanel, z.queries - row); ++i)
-    for (int64_t d = 0; d < z.width; ++d) {
-      float sum = 0;
-      for (const float* part : parts) sum += part[row * z.width + d * kPanel + i];
-      dq[(row + i) * stride + d] = static_cast<O>(sum);
-    }
+void write_dq(const TileMath& math, const std::vector<const float*>& parts, const FlashSizes& z, int64_t row,
+              O* dq, int64_t stride) {
+  std::array<float, kPanel * kPanel> sum{}, rows{};
+  for (int64_t d = 0; d < z.width; d += kPanel) {
+    const int64_t columns = std::min(kPanel, z.width - d), first = row * z.width + d * kPanel;
+    sum.fill(0);
+    for (const float* part : parts)
+      for (int64_t i = 0; i < columns * kPanel; ++i) sum[i] += part[first + i];
+    transpose_rows(sum.data(), kPanel, columns, kPanel, rows.data(), kPanel);
+    for (int64_t i = 0; i < std::min(kPanel, z.queries - row); ++i)
+      write_row(math, rows.data() + i * kPanel, 1, columns, dq + (row + i) * stride + d);
+  }
 }
 
 template <typename O>
-void write_rows(const float* from, const FlashSizes& z, O* to, int64_t stride) {
-  for (int64_t i = 0; i < z.keys; ++i)
-    for (int64_t d = 0; d < z.width; ++d) to[i * stride + d] = static_cast<O>(from[i * z.columns + d]);
+void write_rows(const TileMath& math, const float* from, const FlashSizes& z, O* to, int64_t stride) {
+  for (int64_t i = 0; i < z.keys; ++i) write_row(math, from + i * z.columns, 1, z.width, to + i * stride);
 }
 
 // body(first row of a head in `result`), in the result's own type.
@@ -250,12 +253,12 @@ struct BackwardCall {
   }
   void write_keys(const HeadTiles<E>& t, int64_t b, int64_t kv_head) const {
     const int64_t stride = k.size(2) * z.width;
-    with_rows_of<I>(gradients.dk, b, kv_head, [&](auto* to) { write_rows(t.dk, z, to, stride); });
-    with_rows_of<I>(gradients.dv, b, kv_head, [&](auto* to) { write_rows(t.dv, z, to, stride); });
+    with_rows_of<I>(gradients.dk, b, kv_head, [&](auto* to) { write_rows(math, t.dk, z, to, stride); });
+    with_rows_of<I>(gradients.dv, b, kv_head, [&](auto* to) { write_rows(math, t.dv, z, to, stride); });
   }
   void write_queries(const std::vector<const float*>& parts, int64_t row, int64_t b, int64_t head) const {
     const int64_t stride = q.size(2) * z.width;
-    with_rows_of<I>(gradients.dq, b, head, [&](auto* to) { write_dq(parts, z, row, to, stride); });
+    with_rows_of<I>(gradients.dq, b, head, [&](auto* to) { write_dq(math, parts, z, row, to, stride); });
   }
 };
 

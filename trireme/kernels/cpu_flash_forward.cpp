@@ -120,8 +120,9 @@ void add_keys(const ForwardCall& call, const RowsOfRanges& ranges, int64_t stack
 }
 
 template <typename I, typename E>
-void write_stack(const Stack& stack, const RowsOfRanges& ranges, const FlashSizes& z,
+void write_stack(const ForwardCall& call, const Stack& stack, const RowsOfRanges& ranges,
                  const StackTiles<E>& tiles, const RunningSoftmax& softmax, const AttentionOutput& out) {
+  const FlashSizes& z = call.sizes;
   const int64_t heads = out.o.size(2);
   for (int64_t r = 0; r < stack.rows(); ++r) {
     const int64_t token = stack.row + r % kPanel, head = stack.run.begin + r / kPanel;
@@ -132,9 +133,10 @@ void write_stack(const Stack& stack, const RowsOfRanges& ranges, const FlashSize
     const float inverse = 1.0f / softmax.row_sum[r];
     with_elements_of<I>(out.o, [&](auto* o) {
       o += ((stack.batch * z.queries + token) * heads + head) * z.width;
-      using Out = std::remove_pointer_t<decltype(o)>;
-      for (int64_t d = 0; d < z.width; ++d)
-        o[d] = saw_keys ? static_cast<Out>(tiles.o[r * z.columns + d] * inverse) : Out{};
+      if (saw_keys)
+        write_row(call.math, tiles.o + r * z.columns, inverse, z.width, o);
+      else
+        std::fill_n(o, z.width, std::remove_pointer_t<decltype(o)>{});
     });
     out.lse.mutable_data_ptr<float>()[(stack.batch * heads + head) * z.queries + token] =
         (softmax.row_max[r] + std::log2(softmax.row_sum[r])) * static_cast<float>(std::log(2.0)) +
@@ -190,7 +192,7 @@ void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, con
           add_keys<E>(call, ranges, stack.rows(), packed + task * z.packed_head(), key, n, tiles, softmax,
                       products);
         }
-      write_stack<I>(stack, ranges, z, tiles, softmax, out);
+      write_stack<I>(call, stack, ranges, tiles, softmax, out);
     });
   }
 }

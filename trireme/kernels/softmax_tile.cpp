@@ -296,6 +296,10 @@ inline void scale_rows(float* rows, int64_t count, int64_t columns, int64_t row_
   }
 }
 
+inline void scale_to_bf16(const float* from, float factor, int64_t count, uint16_t* to) {
+  for (int64_t i = 0; i < count; ++i) to[i] = float_to_bf16(from[i] * factor);
+}
+
 }  // namespace
 
 constexpr TileMath kTileMath {
@@ -306,7 +310,7 @@ constexpr TileMath kTileMath {
 #else
   "portable",
 #endif
-      softmax, gradient, scale_rows
+      softmax, gradient, scale_rows, scale_to_bf16
 };
 
 }  // namespace trireme::TRIREME_SIMD_NAMESPACE

@@ -60,6 +60,8 @@ struct TileMath {
   void (*gradient)(const GradientTile& tile);
   // rows[r][0..columns) *= factors[r]; columns a multiple of 16
   void (*scale_rows)(float* rows, int64_t count, int64_t columns, int64_t row_stride, const float* factors);
+  // to[i] = factor from[i] as bfloat16; NaN stays NaN
+  void (*scale_to_bf16)(const float* from, float factor, int64_t count, uint16_t* to);
 };
 
 TRIREME_SIMD_KERNEL(extern const TileMath kTileMath)
