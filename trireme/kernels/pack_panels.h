@@ -36,7 +36,10 @@ void pack_rows(const I* source, int64_t stride, int64_t rows, int64_t width, int
   for (int64_t r = 0; r < padded_rows; ++r) {
     E* to = out + r * padded_width;
     const int64_t used = r < rows ? width : 0;
-    for (int64_t d = 0; d < used; ++d) to[d] = static_cast<E>(source[r * stride + d]);
+    if constexpr (std::is_same_v<E, I>)
+      std::copy_n(source + r * stride, used, to);
+    else
+      for (int64_t d = 0; d < used; ++d) to[d] = static_cast<E>(source[r * stride + d]);
     std::fill(to + used, to + padded_width, E{});
   }
 }
