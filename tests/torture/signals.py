@@ -79,7 +79,6 @@ def closed_terminal(arena, random, verdict):
     controller, terminal = pty.openpty()
     arena.log = arena.folder / "attempt-terminal.log"
     arena.log.write_text("")
-    arena.other_node = None
     # `setsid --ctty` gives the run this terminal, as a window does; closing the other end is what a lost window does.
     command = ["setsid", "--ctty", "--wait", arena.binary, "launch", "--nproc_per_node", RANKS, "--", *arena.command()]
     env = os.environ | {"TRIREME_TORTURE": arena.mark, "OMP_NUM_THREADS": "1", "TMPDIR": str(arena.temporary)}

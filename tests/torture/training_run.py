@@ -135,7 +135,6 @@ class Arena:
             environment = {"TMPDIR": str(self.temporary)} | options.pop("environment", {})
             command = ["--", *(command or self.command())]
             nodes = options.pop("nodes", 1)
-            self.other_node = None
             if nodes == 2:
                 launch = ["--nnodes", 2, "--master_addr", "127.0.0.1", "--master_port", free_port(),
                           "--join_seconds", LOST_LAUNCHER_SECONDS, *launch]
@@ -249,7 +248,6 @@ class Arena:
         return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.glob("*.safetensors"))}
 
     def reset(self):
-        self.other_node = None
         shutil.rmtree(self.output_dir, ignore_errors=True)
         for log in self.folder.glob("attempt-*.log"):
             log.unlink()
@@ -259,9 +257,10 @@ class Arena:
     def check_ended(self, verdict, seconds=END_SECONDS):
         """The attempt ends in time and leaves no process and no file behind. Its exit code."""
         code = self.wait(seconds)
-        if code is not None and self.other_node:
+        other_node, self.other_node = self.other_node, None
+        if code is not None and other_node:
             try:
-                of_other = self.other_node.wait(seconds + LOST_LAUNCHER_SECONDS)
+                of_other = other_node.wait(seconds + LOST_LAUNCHER_SECONDS)
                 code = code or of_other
             except subprocess.TimeoutExpired:
                 code = None

@@ -187,10 +187,9 @@ void one_head(const HeadRows<I>& rows, const HeadMath& math, int64_t turn, int64
 template <typename O>
 void write_dq(const TileMath& math, const std::vector<const float*>& parts, const FlashSizes& z, int64_t row,
               O* dq, int64_t stride) {
-  std::array<float, kPanel * kPanel> sum{}, rows{};
   for (int64_t d = 0; d < z.width; d += kPanel) {
+    std::array<float, kPanel * kPanel> sum{}, rows{};
     const int64_t columns = std::min(kPanel, z.width - d), first = row * z.width + d * kPanel;
-    sum.fill(0);
     for (const float* part : parts)
       for (int64_t i = 0; i < columns * kPanel; ++i) sum[i] += part[first + i];
     transpose_rows(sum.data(), kPanel, columns, kPanel, rows.data(), kPanel);

@@ -45,9 +45,11 @@ void PanelProducts::run(int64_t m, int64_t n, int64_t k, const at::BFloat16* a, 
   const bool ours = units_ == Bf16Units::amx && amx_multiplies(m, n, k);
   if (units_ == Bf16Units::amx) {
     const Registers needed = ours ? Registers::ours : Registers::of_libtorch;
-    if (registers_ != needed) release();
-    if (registers_ != needed && ours) configure_amx();
-    registers_ = needed;
+    if (registers_ != needed) {
+      release();
+      if (ours) configure_amx();
+      registers_ = needed;
+    }
   }
   if (ours)
     amx_product(m, n, k, a, lda, panel, c, ldc, add);
