@@ -204,6 +204,24 @@ TEST(BackgroundSave, is_finished_and_named_where_the_next_step_is_not_finite) {
   EXPECT_THAT(saved_steps(options), ElementsAre(1));
 }
 
+TEST(BackgroundSave, is_finished_and_named_where_one_rank_cannot_read_its_next_tokens) {
+  const TinyRun run;
+  TrainOptions options = in_background(run, "run", 1);
+  options.train_file = run.folder() / "cut";
+  for (const char* ending : {".bin", ".idx"})
+    fs::copy_file(run.tokens().string() + ending, options.train_file.string() + ending);
+  HeldSync held("step-1.tmp/rank-00000");
+  const std::jthread later = released_later(held);
+  try {
+    train_with(1, options, [&](int64_t) { fs::resize_file(options.train_file.string() + ".bin", 0); });
+    ADD_FAILURE() << "trained";
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("training stopped at step 2"), HasSubstr("cut.bin"),
+                                    HasSubstr(RunDirectory(options.output_dir).checkpoint(1).string())));
+  }
+  EXPECT_THAT(saved_steps(options), ElementsAre(1));
+}
+
 TEST(BackgroundSave, that_failed_is_told_where_the_next_step_is_not_finite) {
   const TinyRun run;
   const TrainOptions options = not_finite_after_step_1(run);

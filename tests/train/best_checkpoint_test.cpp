@@ -111,7 +111,23 @@ TEST(BestCheckpoint, is_forgotten_with_a_word_where_it_is_gone_or_the_held_out_d
       AllOf(HasSubstr(cat("the best checkpoint so far, of step ", best)), HasSubstr("it is not in ")));
   options.output_dir = copy;
   options.eval_file = run.tokens();
-  EXPECT_THAT(train_on_ranks(1, options).output, HasSubstr("the held-out data is another"));
+  EXPECT_THAT(train_on_ranks(1, options).output, HasSubstr("the held-out samples are others"));
+}
+
+TEST(BestCheckpoint, is_not_compared_with_losses_over_more_or_fewer_samples) {
+  const TinyRun run;
+  TrainOptions options = growing_worse(run);
+  options.max_eval_samples = 3;
+  train_on_ranks(1, options, 6);
+  const int64_t best = best_step_of(options);
+  ASSERT_LT(best, 6) << "the losses do not grow";
+  options.resume_from_checkpoint = "true";
+  options.max_eval_samples = 5;
+  const std::string output = train_on_ranks(1, options).output;
+  EXPECT_THAT(output, HasSubstr("the held-out samples are others"));
+  EXPECT_THAT(output,
+              HasSubstr(cat("best checkpoint: ", RunDirectory(options.output_dir).checkpoint(8).string(),
+                            " (eval_loss ")));
 }
 
 TEST(BestCheckpoint, is_not_the_one_of_another_folder_whose_evaluation_this_run_made) {

@@ -79,7 +79,7 @@ TEST(ContinuedRun, refuses_what_is_no_finished_run_and_never_writes_over_one) {
   TrainOptions next = continued(run, options);
   next.output_dir = options.output_dir;
   next.overwrite_output_dir = true;
-  EXPECT_THAT(refusal(next), HasSubstr("is that of the finished one"));
+  EXPECT_THAT(refusal(next), HasSubstr("which this run begins with and would remove"));
   next = continued(run, options);
   next.model_dir = run.model();
   EXPECT_THAT(refusal(next), HasSubstr("--model_name_or_path"));

@@ -312,6 +312,19 @@ TEST(Trainer, an_earlier_run_is_not_trained_over_unless_asked) {
   EXPECT_EQ(RunDirectory(options.output_dir).list().size(), 1U);
 }
 
+TEST(Trainer, a_run_does_not_remove_the_checkpoint_it_begins_with) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  train_on_ranks(1, options);
+  options.overwrite_output_dir = true;
+  options.model_dir = RunDirectory(options.output_dir).checkpoint(9);
+  EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("which this run begins with and would remove"));
+  options.model_dir = run.model();
+  options.engine.lora.adapter = RunDirectory(options.output_dir).checkpoint(9);
+  EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("which this run begins with and would remove"));
+  EXPECT_EQ(RunDirectory(options.output_dir).list().size(), 1U);
+}
+
 TEST(Trainer, resuming_passes_over_a_broken_checkpoint_and_refuses_where_there_is_none) {
   const TinyRun run;
   TrainOptions options = run.options("run");

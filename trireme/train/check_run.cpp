@@ -10,6 +10,7 @@
 #include "trireme/model/rope_override.h"
 #include "trireme/train/check_options.h"
 #include "trireme/train/compare_ranks.h"
+#include "trireme/train/run_directory.h"
 
 namespace trireme {
 
@@ -21,6 +22,13 @@ ModelConfig check_run(TrainOptions& options, const World& world, Agreement& agre
     throw ConfigError(
         cat("--output_dir ", options.output_dir.string(),
             " is the model's folder, whose config.json the run's would replace; choose another"));
+  for (const std::filesystem::path& begun_with : {options.model_dir, options.engine.lora.adapter})
+    if (!begun_with.empty() && std::filesystem::equivalent(RunDirectory(options.output_dir).checkpoints(),
+                                                           begun_with / "..", ignored))
+      throw ConfigError(cat("--output_dir ", options.output_dir.string(), " is that of ", begun_with.string(),
+                            ", which this run begins with and would remove: give another, or go on with "
+                            "that run by --resume_from_checkpoint true and more --max_steps or "
+                            "--context_stages"));
   ModelConfig config = read_model_config(options.model_dir);
   check_dropout(options, config);
   check_dropout_of_adapter(options.engine.lora);

@@ -40,10 +40,6 @@ void check_continued(const TrainOptions& options, const fs::path& checkpoint) {
     throw ConfigError(cat("--continue_run ", options.continue_run.string(), " begins with the model ",
                           checkpoint.string(), ", and --model_name_or_path is ", options.model_dir.string(),
                           "; leave it out"));
-  if (are_one(RunDirectory(options.output_dir).checkpoints(), checkpoint / ".."))
-    throw ConfigError(cat("--continue_run begins a new run, and --output_dir ", options.output_dir.string(),
-                          " is that of the finished one: give another, or go on with that run by "
-                          "--resume_from_checkpoint true and more --max_steps or --context_stages"));
 }
 
 }  // namespace trireme

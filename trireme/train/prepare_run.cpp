@@ -3,7 +3,6 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
-#include "trireme/data/evaluation_loader.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/model/lora_files.h"
 #include "trireme/train/base_weights.h"
@@ -45,9 +44,32 @@ void RunInProgress::prepare_stages(const ModelConfig& config) {
     check_stage(plan_, stage, longest_context_tokens(stage), world_);
     const TrainingData& data = data_of(stage);
     const PackedLoader steps(data.train.set, data.train.range, loader_options(stage));
-    if (data.held_out) EvaluationLoader(data.held_out->set, data.held_out->range, loader_options(stage));
+    if (data.held_out) read_held_out(stage);
     report_samples(stage);
   }
+}
+
+EvaluationLoader RunInProgress::held_out_samples(int stage, const LoaderOptions& settings) const {
+  const TokenSource& held_out = *data_of(stage).held_out;
+  EvaluationLoader loader(held_out.set, held_out.range, settings);
+  if (options_.max_eval_samples > 0) loader.limit_rows(options_.max_eval_samples);
+  return loader;
+}
+
+void RunInProgress::read_held_out(int stage) {
+  const LoaderOptions cut = loader_options(stage);
+  held_out_samples(stage, cut);  // finds samples too short for the ranks that share them
+  LoaderOptions whole{.packing = cut.packing,
+                      .sequence_tokens = cut.sequence_tokens,
+                      .dp_size = world_.size(),
+                      .dp_index = world_.rank(),
+                      .vocab_size = cut.vocab_size,
+                      .pad_token_id = cut.pad_token_id};
+  agreement_.all_or_none("reading the held-out samples", [&] {
+    EvaluationLoader loader = held_out_samples(stage, whole);
+    while (loader.next()) {
+    }
+  });
 }
 
 // Every rank reads the index, so that a disk that fails ends all of them.

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "trireme/comm/agreement.h"
+#include "trireme/data/evaluation_loader.h"
 #include "trireme/data/packed_loader.h"
 #include "trireme/engine/engine.h"
 #include "trireme/measure/peak_rate.h"
@@ -52,6 +53,10 @@ class RunInProgress {
   void prepare();
   void look_at_data(const ModelConfig& config);
   void prepare_stages(const ModelConfig& config);
+  EvaluationLoader held_out_samples(int stage, const LoaderOptions& settings) const;
+  // Each rank reads some of the held-out samples, so that a set that cannot be evaluated costs no steps.
+  // Collective.
+  void read_held_out(int stage);
   void report_samples(int stage);
   // Reads the checkpoint's small files and decides which options of this run may differ; changes no file.
   void compare_with_checkpoint(const ModelConfig& config);
@@ -87,6 +92,8 @@ class RunInProgress {
   void report_memory();
   // False: a request to stop came first, and the run evaluates when it goes on. Collective.
   bool evaluate();
+  // The same; an evaluation that fails costs no steps on one rank.
+  bool evaluate_or_save();
   // Whether the run's folder has it. Collective.
   bool holds_checkpoint(int64_t step);
   // Keeps the checkpoint of this step as the best, where the evaluation after it says so.

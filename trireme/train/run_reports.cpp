@@ -116,9 +116,7 @@ bool RunInProgress::evaluate() {
   LoaderOptions settings = loader_options(stage_);
   settings.batch_size = 1;
   settings.masked_tokens = samples_.masked_tokens;  // as `eval loss` masks
-  const TokenSource& held_out = *data_of(stage_).held_out;
-  EvaluationLoader loader(held_out.set, held_out.range, settings);
-  if (options_.max_eval_samples > 0) loader.limit_rows(options_.max_eval_samples);
+  EvaluationLoader loader = held_out_samples(stage_, settings);
   // A run that goes on is in the stage of its next step: after a stage's last step nothing is put off.
   const bool may_be_put_off = stage_of_step(plan_.stages, steps_done_) == stage_;
   const auto evaluated = evaluate_loss_by_position(*engine_, loader, power_of_two_edges(tokens),

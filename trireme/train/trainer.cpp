@@ -79,18 +79,20 @@ bool RunInProgress::step() {
   world_.activity().set_step(steps_done_ + 1);
   const double begin = now_seconds();
   const double epochs_before = loader_->epochs_done();
-  const StepBatches batches = loader_->next();
   StepRecord record;
   record.learning_rate = guards_.rate_factor() *
                          stage().schedule.learning_rate(steps_done_ - stage().first_step - overflowed_steps_);
+  StepBatches batches;
   StepResult result;
   try {
+    batches = loader_->next();
     result = engine_->train_step(batches, record.learning_rate, guards_.on_nonfinite());
   } catch (const DataError& error) {
     std::string not_saved;
     try {
       // There is time for a save that is under way.
-      if (dynamic_cast<const DataErrorOnAllRanks*>(&error) != nullptr) look_after_save(/*to_end=*/true);
+      if (world_.size() == 1 || dynamic_cast<const DataErrorOnAllRanks*>(&error) != nullptr)
+        look_after_save(/*to_end=*/true);
     } catch (const Error& of_save) {
       not_saved = cat("; meanwhile it ", of_save.what());
     }
@@ -167,14 +169,17 @@ void RunInProgress::restore_best(const ResumedRun& resumed, const Json& trainer_
   const bool same_text =
       before == now || (before.is_object() && now.is_object() && before.contains("digest") &&
                         before["digest"] == now.value("digest", Json()));
-  const bool same_data = agreement_.of_rank_0(is_own || (!data_anew_ && same_text) ? 1 : 0) != 0;
+  const Json* options = find_field(trainer_state, "options", kTrainerStateFile);
+  const bool as_many = options != nullptr && options->is_object() &&
+                       options->value("max_eval_samples", Json()) == options_.max_eval_samples;
+  const bool same_data = agreement_.of_rank_0(is_own || (!data_anew_ && same_text && as_many) ? 1 : 0) != 0;
   const bool there = holds_checkpoint(resumed.best->step);
   if (there && same_data)
     best_ = resumed.best;
   else
     note(cat("the best checkpoint so far, of step ", resumed.best->step,
              ", is not compared with those to come: ",
-             there ? "the held-out data is another" : "it is not in " + run_.checkpoints().string()));
+             there ? "the held-out samples are others" : "it is not in " + run_.checkpoints().string()));
 }
 
 bool RunInProgress::holds_checkpoint(int64_t step) {
@@ -188,6 +193,15 @@ void RunInProgress::note_best() {
   if (options_.metric_for_best_model != BestMetric::none && eval_loss_ &&
       is_better(*eval_loss_, stage_, best_))
     best_ = {steps_done_, stage_, *eval_loss_};
+}
+
+bool RunInProgress::evaluate_or_save() {
+  try {
+    return evaluate();
+  } catch (const Error&) {
+    if (world_.size() == 1) save(/*in_background=*/false);  // several ranks cannot once one has failed
+    throw;
+  }
 }
 
 void RunInProgress::evaluate_first() {
@@ -275,7 +289,7 @@ TrainOutcome RunInProgress::run() {
     const bool last = steps_done_ == total_steps();
     evaluation_due_ = data_of(stage_).held_out &&
                       (last || (options_.eval_steps > 0 && steps_done_ % options_.eval_steps == 0));
-    if (evaluation_due_) evaluation_due_ = !evaluate();
+    if (evaluation_due_) evaluation_due_ = !evaluate_or_save();
     stopped = evaluation_due_ || (stop_requested() && !last);
     if (!last && !stopped && (options_.save_steps <= 0 || steps_done_ % options_.save_steps != 0)) continue;
     save(options_.engine.save_in_background && !last && !stopped);
