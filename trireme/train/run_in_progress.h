@@ -51,6 +51,8 @@ class RunInProgress {
  private:
   void prepare();
   void look_at_data(const ModelConfig& config);
+  // To what a checkpoint stores of its stage's data (data_sources.h).
+  void add_sources_of_stages(Json& data) const;
   void prepare_stages(const ModelConfig& config);
   void report_samples(int stage);
   // Reads the checkpoint's small files and decides which options of this run may differ; changes no file.
