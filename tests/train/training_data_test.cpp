@@ -177,6 +177,30 @@ TEST_F(OpenTokens, of_a_folder_to_which_the_run_itself_writes_are_refused) {
   EXPECT_FALSE(fs::exists(options.output_dir / "run.lock")) << "the text is as it was";
 }
 
+TEST_F(OpenTokens, of_a_text_in_a_working_folder_whose_name_is_not_utf_8_are_found_again) {
+  struct BackAtTheEnd {
+    const fs::path before = fs::current_path();
+    ~BackAtTheEnd() {
+      std::error_code ignored;
+      fs::current_path(before, ignored);
+    }
+  };
+  const BackAtTheEnd back{};
+  const fs::path here = run_.folder() / "caf\xe9";
+  fs::create_directory(here);
+  std::ofstream(here / "a.txt") << std::string(400, 'x');
+  fs::current_path(here);
+  TrainOptions options = run_.options("run");
+  options.train_file = "a.txt";
+  options.context_stages = "16:4";
+  testing::train_on_ranks(1, options, 2);
+  fs::remove(here / "a.txt");
+  options.resume_from_checkpoint = "true";
+  const testing::TinyOutcome resumed = testing::train_on_ranks(1, options);
+  EXPECT_EQ(resumed.outcome.steps, 4);
+  EXPECT_THAT(resumed.output, HasSubstr("the text a.txt is gone"));
+}
+
 TEST_F(OpenTokens, made_with_another_end_of_text_token_are_others) {
   TrainOptions options = run_.options("run");
   options.train_file = run_.folder() / "text.txt";
