@@ -304,6 +304,23 @@ TEST(IndexedDataset, an_id_outside_the_vocabulary_names_its_document) {
               HasSubstr("token id 300"));
 }
 
+TEST(IndexedDatasetWriter, of_a_token_type_takes_the_ids_that_it_holds) {
+  const TemporaryFolder folder;
+  const std::pair<TokenType, int32_t> largest_ids[] = {{TokenType::uint16, 65'535},
+                                                       {TokenType::int32, 2'147'483'647}};
+  for (const auto& [type, largest] : largest_ids) {
+    IndexedDatasetWriter writer(folder / "set", type);
+    writer.add_document(std::vector<int32_t>{0, largest});
+    writer.finish();
+    const IndexedDataset set(folder / "set");
+    EXPECT_EQ(set.token_type(), type);
+    EXPECT_EQ(all_tokens(set), (std::vector<int64_t>{0, largest}));
+  }
+  IndexedDatasetWriter narrow(folder / "narrow", TokenType::uint16);
+  EXPECT_THAT(message_of<DataError>([&] { narrow.add_document(std::vector<int32_t>{65'536}); }),
+              HasSubstr("token id 65536"));
+}
+
 TEST(IndexedDatasetWriter, a_failed_write_leaves_nothing_and_keeps_the_older_set) {
   const TemporaryFolder folder;
   write_three_documents(folder / "set", 300);

@@ -169,6 +169,14 @@ TEST_F(MixSets, tells_its_tokenizer_where_all_sets_do_and_refuses_two) {
               AllOf(HasSubstr("long.set.json"), HasSubstr("short.set.json"), HasSubstr("one tokenizer")));
 }
 
+TEST_F(MixSets, takes_every_id_of_a_set_of_two_bytes_an_id) {
+  write(path("other"), 1, {2, 1});
+  folder_.write("other.bin", std::string("\xff\xff\xdb\xff\1\0", 6));  // as another writer may
+  mix_sets({{path("other")}}, path("mix"), {});
+  EXPECT_THAT(documents_of(path("mix")), ::testing::UnorderedElementsAre(Tokens{65'535, 65'499}, Tokens{1}));
+  EXPECT_EQ(IndexedDataset(path("mix")).token_type(), TokenType::uint16);
+}
+
 TEST_F(MixSets, refuses_to_read_what_it_writes) {
   EXPECT_THAT(message_of<ConfigError>([&] { mix_sets({{path("long")}}, path("long"), {}); }),
               HasSubstr("is a set of the mix itself"));

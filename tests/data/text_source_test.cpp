@@ -58,6 +58,26 @@ TEST(TextSource, a_tokenized_set_in_a_folder_is_no_text) {
               Each(EndsWith("set, which is given by its own name: " + (folder / "in/set").string())));
 }
 
+TEST(TextSource, a_run_in_a_folder_is_no_text_by_whatever_name_and_is_told) {
+  const TemporaryFolder folder;
+  for (const char* const run : {"in/run/", "outside/"}) {
+    folder.write(cat(run, "run.lock"), "");
+    folder.write(cat(run, "metrics.jsonl"), "{\"loss\": 1}");
+    folder.write(cat(run, "checkpoints/step-1/config.json"), "{}");
+  }
+  std::filesystem::create_directory_symlink("../outside", folder / "in/link");
+  folder.write("in/one/checkpoints/text", "1");
+  folder.write("in/two/run.lock", "2");
+  TextSource source({folder / "in"}, "text");
+  EXPECT_THAT(texts(source), ElementsAre("1", "2"));
+  EXPECT_EQ(source.counts().left_out_files, 2);
+  EXPECT_THAT(source.counts().left_out, ::testing::UnorderedElementsAre(
+                                            HasSubstr((folder / "in/run").string() + " is a run's folder"),
+                                            HasSubstr((folder / "in/link").string() + " is a run's folder")));
+  EXPECT_THAT(message_of<ConfigError>([&] { TextSource itself({folder / "in/run/"}, "text"); }),
+              AllOf(HasSubstr("in/run/ is a run's folder"), HasSubstr("expected text")));
+}
+
 TEST(TextSource, wrong_bytes_of_a_line_become_replacement_characters_as_in_a_text) {
   const TemporaryFolder folder;
   const auto lines = folder.write("lines.jsonl", "{\"text\": \"a\xff\xe4\xb8 b\"}\n{\"text\": \"c\"}\n");

@@ -318,6 +318,11 @@ TEST(AdapterFolder,
   EXPECT_TRUE(flat.equal(values(1)));
 }
 
+// Of a working folder, say.
+TEST(AdapterFolder, names_its_model_in_utf_8_whatever_bytes_the_path_has) {
+  EXPECT_EQ(name_of_base_model("/a/caf\xe9"), "/a/caf\xef\xbf\xbd");
+}
+
 TEST(AdapterFolder, of_a_checkpoint_tells_the_whole_model_that_it_belongs_to) {
   const testing::TemporaryFolder folder;
   const LoraConfig lora{.rank = 2, .alpha = 4, .rslora = false, .targets = {"q_proj"}};

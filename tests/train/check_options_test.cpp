@@ -78,6 +78,22 @@ TEST_F(Options, stand_in_config_json_each_under_its_name_and_change_no_other) {
   }
 }
 
+TEST_F(Options, that_are_texts_or_paths_are_refused_where_they_are_not_utf_8) {
+  int texts = 0;
+  for (const Option& option : list.options()) {
+    if (!option.is_flag() || (option.type != OptionType::text && option.type != OptionType::path)) continue;
+    ++texts;
+    option.write("/\xc3\xa4\n/caf\xe9/b");
+    EXPECT_THAT(message_of<ConfigError>([&] { check_options(options); }),
+                AllOf(HasSubstr("--" + option.name + " has the byte \\xe9 behind '/\xc3\xa4\\x0a/caf'"),
+                      HasSubstr("expected UTF-8")));
+    options = {};
+  }
+  EXPECT_GT(texts, 10);
+  options.output_dir = "/\xc3\xa4";
+  check_options(options);
+}
+
 // The fields that runs of before have kept, and that a later version reads.
 TEST_F(Options, of_a_run_have_the_names_and_types_that_they_had) {
   const std::string kept =

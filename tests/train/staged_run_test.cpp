@@ -1,6 +1,7 @@
 // Runs whose stages differ in more than length: whole runs, in threads.
 #include <cmath>
 #include <cstring>
+#include <fstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +12,7 @@
 #include "trireme/train/run_directory.h"
 
 #include "tests/support/error_message.h"
+#include "tests/support/source_folder.h"
 #include "tests/train/tiny_run.h"
 
 namespace fs = std::filesystem;
@@ -176,6 +178,39 @@ TEST(StagedRun, trains_on_the_data_of_each_stage) {
   options.context_stages = R"([{"steps": 1}, {"steps": 1, "train_file": "nowhere"}])";
   options.samples.max_seq_length = 16;
   EXPECT_THAT(problem_of(options), HasSubstr("nowhere"));
+}
+
+TEST(StagedRun, goes_on_without_the_texts_of_all_its_stages) {
+  const auto some_words = [](int first) {
+    std::string text;
+    for (int i = 0; i < 400; ++i) text += cat("word", (i * i + first) % 97, " ");
+    return text;
+  };
+  const TinyRun run;
+  TrainOptions options = run.with_text(
+      "whole", some_words(1), testing::source_folder() / "tests/tokenizer/fixtures/gpt2_tokenizer.json");
+  const fs::path second = run.folder() / "second.txt";
+  std::ofstream(second) << some_words(2);
+  options.warmup_ratio = 0;
+  options.context_stages =
+      cat(R"([{"max_seq_length": 16, "steps": 4}, {"max_seq_length": 32, "steps": 4, "train_file": ")",
+          second.string(), R"("}])");
+  const TinyOutcome whole = train_on_ranks(1, options);
+  const std::vector<int> steps{2, 6};  // of the first stage and of the second
+  for (const int step : steps) {
+    options.output_dir = run.folder() / cat("stopped at ", step);
+    train_on_ranks(1, options, step);
+  }
+  fs::remove(run.text());
+  fs::remove(second);
+  options.resume_from_checkpoint = "true";
+  for (const int step : steps) {
+    options.output_dir = run.folder() / cat("stopped at ", step);
+    const TinyOutcome resumed = train_on_ranks(1, options);
+    EXPECT_EQ(tensors_of(resumed.outcome.checkpoint), tensors_of(whole.outcome.checkpoint)) << step;
+    EXPECT_THAT(resumed.output, AllOf(HasSubstr(cat("the text ", run.text().string(), " is gone")),
+                                      HasSubstr(cat("the text ", second.string(), " is gone"))));
+  }
 }
 
 TEST(StagedRun, a_stage_that_cannot_be_is_named_before_the_first_step) {

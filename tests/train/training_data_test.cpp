@@ -143,6 +143,64 @@ TEST_F(OpenTokens, of_a_folder_tell_what_is_not_in_them_at_every_start) {
   EXPECT_THAT(testing::train_on_ranks(2, options).output, HasSubstr("b.gz is"));
 }
 
+TEST_F(OpenTokens, of_a_folder_leave_out_the_runs_that_lie_in_it) {
+  TrainOptions options = run_.options("texts/run");
+  options.train_file = run_.folder() / "texts";
+  fs::create_directory(options.train_file);
+  std::ofstream(options.train_file / "a.txt") << std::string(400, 'x');
+  options.context_stages = "16:4";
+  EXPECT_THAT(testing::train_on_ranks(1, options, 2).output,
+              HasSubstr((options.train_file / "run").string() + " is a run's folder"));
+  TrainOptions beside = options;
+  beside.output_dir = options.train_file / "deep/beside";
+  EXPECT_EQ(testing::train_on_ranks(1, beside).outcome.steps, 4);
+  options.resume_from_checkpoint = "true";
+  const TrainOutcome resumed = testing::train_on_ranks(1, options).outcome;
+  EXPECT_EQ(resumed.steps, 4);
+  EXPECT_EQ(read_json(resumed.checkpoint / "trainer_state.json")["data"]["train"]["files"], 1);
+}
+
+TEST_F(OpenTokens, of_a_folder_to_which_the_run_itself_writes_are_refused) {
+  TrainOptions options = run_.options("texts");
+  fs::create_directories(options.output_dir / "data");
+  std::ofstream(options.output_dir / "data/a.txt") << std::string(400, 'x');
+  fs::create_directory_symlink("texts", run_.folder() / "link");
+  const auto refused = [&] { return message_of<ConfigError>([&] { testing::train_on_ranks(1, options); }); };
+  for (const char* text : {"texts", "link/data"}) {
+    options.train_file = run_.folder() / text;
+    EXPECT_THAT(refused(), AllOf(HasSubstr("--train_file " + options.train_file.string()),
+                                 HasSubstr("choose another --output_dir")));
+  }
+  options.train_file = run_.tokens();
+  options.eval_file = options.output_dir;
+  EXPECT_THAT(refused(), HasSubstr("--eval_file "));
+  EXPECT_FALSE(fs::exists(options.output_dir / "run.lock")) << "the text is as it was";
+}
+
+TEST_F(OpenTokens, of_a_text_in_a_working_folder_whose_name_is_not_utf_8_are_found_again) {
+  struct BackAtTheEnd {
+    const fs::path before = fs::current_path();
+    ~BackAtTheEnd() {
+      std::error_code ignored;
+      fs::current_path(before, ignored);
+    }
+  };
+  const BackAtTheEnd back{};
+  const fs::path here = run_.folder() / "caf\xe9";
+  fs::create_directory(here);
+  std::ofstream(here / "a.txt") << std::string(400, 'x');
+  fs::current_path(here);
+  TrainOptions options = run_.options("run");
+  options.train_file = "a.txt";
+  options.context_stages = "16:4";
+  testing::train_on_ranks(1, options, 2);
+  fs::remove(here / "a.txt");
+  options.resume_from_checkpoint = "true";
+  const testing::TinyOutcome resumed = testing::train_on_ranks(1, options);
+  EXPECT_EQ(resumed.outcome.steps, 4);
+  EXPECT_THAT(resumed.output, HasSubstr("the text a.txt is gone"));
+}
+
 TEST_F(OpenTokens, made_with_another_end_of_text_token_are_others) {
   TrainOptions options = run_.options("run");
   options.train_file = run_.folder() / "text.txt";

@@ -53,13 +53,26 @@ void append(std::vector<std::byte>& out, T value) {
   std::memcpy(out.data() + offset, &value, sizeof(T));
 }
 
+int64_t ids_held_by(TokenType type) {
+  TRIREME_ASSERT(type == TokenType::uint16 || type == TokenType::int32, "sets are not written in type ",
+                 static_cast<int>(type));
+  return int64_t{1} << (type == TokenType::uint16 ? 16 : 31);
+}
+
 }  // namespace
 
 IndexedDatasetWriter::IndexedDatasetWriter(const std::filesystem::path& prefix, int64_t vocab_size)
+    : IndexedDatasetWriter(prefix, vocab_size, token_type_for(vocab_size)) {}
+
+IndexedDatasetWriter::IndexedDatasetWriter(const std::filesystem::path& prefix, TokenType type)
+    : IndexedDatasetWriter(prefix, ids_held_by(type), type) {}
+
+IndexedDatasetWriter::IndexedDatasetWriter(const std::filesystem::path& prefix, int64_t vocab_size,
+                                           TokenType type)
     : bin_(indexed_dataset_bin(prefix)),
       idx_(indexed_dataset_idx(prefix)),
       vocab_size_(vocab_size),
-      type_(token_type_for(vocab_size)) {
+      type_(type) {
   const std::string suffix = cat(kPartialSet, ::getpid());
   (partial_bin_ = bin_) += suffix;
   (partial_idx_ = idx_) += suffix;

@@ -21,6 +21,8 @@ class IndexedDatasetWriter {
   // Throws DataError when the folder cannot be written to; SystemFault, here and below, where its file system is
   // away.
   IndexedDatasetWriter(const std::filesystem::path& prefix, int64_t vocab_size);
+  // Of ids that are known by their type alone, uint16 or int32: all that it holds, from 0 on.
+  IndexedDatasetWriter(const std::filesystem::path& prefix, TokenType type);
   ~IndexedDatasetWriter();  // without `finish`: removes what was written
   IndexedDatasetWriter& operator=(IndexedDatasetWriter&&) = delete;
 
@@ -35,6 +37,7 @@ class IndexedDatasetWriter {
   int64_t tokens() const { return tokens_; }
 
  private:
+  IndexedDatasetWriter(const std::filesystem::path& prefix, int64_t vocab_size, TokenType type);
   void add_sequence(std::span<const int32_t> tokens, SequenceMode mode);
   void write_index() const;
 

@@ -63,11 +63,11 @@ class Source {
   MixReport::OfSource of_mix_;
 };
 
-// Which ids there may be decides how they are kept.
-int64_t vocabulary_of(const std::deque<Source>& sources) {
+// Other writers than ours use two bytes for all 65,536 ids.
+TokenType type_of_mix(const std::deque<Source>& sources) {
   const bool narrow = std::ranges::all_of(
       sources, [](const Source& one) { return token_bytes(one.set().token_type()) <= 2; });
-  return narrow ? kWideVocabulary - 1 : std::numeric_limits<int32_t>::max();
+  return narrow ? TokenType::uint16 : TokenType::int32;
 }
 
 // Copies a document with its prompts.
@@ -103,7 +103,7 @@ MixReport mix_sets(const std::vector<SourceOfMix>& sources, const std::filesyste
     prefixes.push_back(source.prefix);
   }
   const std::optional<Json> fingerprint = shared_fingerprint(prefixes);
-  IndexedDatasetWriter writer(prefix, vocabulary_of(all));
+  IndexedDatasetWriter writer(prefix, type_of_mix(all));
   MixReport report;
   std::vector<int64_t> read;
   std::vector<int32_t> ids;

@@ -9,6 +9,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/file_error.h"
 #include "trireme/base/json.h"
+#include "trireme/base/run_folder.h"
 #include "trireme/base/sizes.h"
 #include "trireme/data/set_fingerprint.h"
 #include "trireme/tokenizer/utf8.h"
@@ -90,6 +91,14 @@ void refuse_table(const fs::path& file) {
     throw DataError(cat(file.string(), ": is a JSON list", kLines, "jq -c '.[]' FILE.json > FILE.jsonl"));
 }
 
+// Its files change while runs go on.
+void refuse_run_folder(const fs::path& folder) {
+  if (is_run_folder(folder))
+    throw ConfigError(cat("the input ", quotation(folder.string()), " is a run's folder, with ", kRunLockFile,
+                          " and ", kCheckpointsFolder,
+                          "; expected text: name the text in it, or move what the run wrote elsewhere"));
+}
+
 // Removes UTF-8's byte order mark, which is not part of the text.
 void remove_byte_order_mark(std::string& text) {
   if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);
@@ -141,6 +150,7 @@ TextSource::TextSource(const std::vector<fs::path>& inputs, std::string field, s
                                 ? cat(" cannot be read: ", error.message())
                                 : " does not exist"));
     if (fs::is_directory(status)) {
+      refuse_run_folder(input);
       add_folder(input);
     } else if (fs::is_regular_file(status)) {
       if (const auto why = why_not_text(input)) throw DataError(cat(input.string(), ": ", *why));
@@ -184,6 +194,8 @@ void TextSource::add_folder(const fs::path& root) {
       const fs::file_status status = fs::status(path, error);
       if (path.filename().string().starts_with('.'))
         ++counts_.hidden_entries;
+      else if (fs::is_directory(status) && is_run_folder(path))
+        leave_out(path, cat("is a run's folder, with ", kRunLockFile, " and ", kCheckpointsFolder));
       else if (fs::is_directory(status))
         folders.push_back(path);
       else if (fs::is_regular_file(status))

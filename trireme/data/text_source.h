@@ -1,7 +1,8 @@
 // Documents from files: the input of `tokenize` and `--train_file`.
 //
-//   a folder        every file below it, sorted by path. Hidden files (.git) and files that are not text
-//                   (by their first bytes) are left out and counted. Links are followed.
+//   a folder        every file below it, sorted by path. Hidden files (.git), files that are not text
+//                   (by their first bytes) and folders of runs (base/run_folder.h), whose files change, are
+//                   left out and counted. Links are followed.
 //   a .jsonl file   one document a line: the string under `field`, or else a "prompt" and its "completion",
 //                   one behind the other; wrong UTF-8 is replaced before parsing. Likewise .ndjson, and .json
 //                   that is an input itself; a JSON list, .csv and .tsv are refused as inputs
@@ -33,8 +34,9 @@ struct Document {
 };
 
 struct SourceCounts {
-  int64_t files = 0;                  // read
-  int64_t left_out_files = 0;         // left out: not text, not a regular file, or read under another name
+  int64_t files = 0;  // read
+  // Left out: not text, not a regular file, or read under another name; a run's folder counts as one.
+  int64_t left_out_files = 0;
   std::vector<std::string> left_out;  // the first few of those, each with the reason
   int64_t hidden_entries = 0;         // files and folders left out
   int64_t empty_documents = 0;        // left out
@@ -50,8 +52,8 @@ bool may_hold_json_lines(const std::filesystem::path& input);
 
 class TextSource {
  public:
-  // Throws ConfigError for an input that does not exist; DataError for a file that is not text or cannot be
-  // read. `field_flag` is the option by which the user names the field.
+  // Throws ConfigError for an input that does not exist or is a run's folder; DataError for a file that is not
+  // text or cannot be read. `field_flag` is the option by which the user names the field.
   TextSource(const std::vector<std::filesystem::path>& inputs, std::string field,
              std::string field_flag = "--text_field", OnBadRecord on_bad_record = OnBadRecord::stop);
 

@@ -141,7 +141,7 @@ std::string name_of_base_model(const fs::path& model_dir) {
   constexpr std::string_view kModels = "models--", kSlash = "--";
   const size_t slash = folder.find(kSlash, kModels.size());
   if (snapshots.filename() != "snapshots" || !folder.starts_with(kModels) || slash == std::string::npos)
-    return path.string();
+    return as_utf8(path.string());
   return folder.substr(kModels.size(), slash - kModels.size()) + "/" + folder.substr(slash + kSlash.size());
 }
 

@@ -1,14 +1,35 @@
 #include "trireme/train/check_options.h"
 
 #include <cmath>
+#include <cstdio>
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/model/lora_files.h"
+#include "trireme/tokenizer/utf8.h"
 #include "trireme/train/stage_plan.h"
 
 namespace trireme {
 namespace {
+
+// Paths of a system may be of any bytes, and the run's JSON files are of UTF-8.
+void check_that_each_is_utf8(const OptionList& list) {
+  for (const Option& option : list.options()) {
+    const Json value = option.read();
+    if (!value.is_string()) continue;
+    const std::string& text = value.get_ref<const std::string&>();
+    if (is_valid_utf8(text)) continue;
+    size_t wrong = 0;
+    for (Utf8Character next = read_character(text, 0); next.valid; next = read_character(text, wrong))
+      wrong += static_cast<size_t>(next.bytes);
+    char byte[16];
+    std::snprintf(byte, sizeof(byte), "\\x%02x", static_cast<unsigned char>(text[wrong]));
+    throw ConfigError(cat("--", option.name, " has the byte ", byte, " behind '",
+                          quotation(text.substr(0, wrong)),
+                          "'; expected UTF-8, which alone the run's config.json can hold: rename the file or "
+                          "folder, or give a link to it"));
+  }
+}
 
 // ConfigError for an option with another value than its default where nothing reads it.
 void check_that_each_counts(const TrainOptions& o) {
@@ -41,6 +62,7 @@ void check_options(const TrainOptions& o) {
   OptionList list;
   list_train_options(list, listed);
   list.check();
+  check_that_each_is_utf8(list);
   if (o.max_steps <= 0 && !(o.num_train_epochs > 0))
     throw ConfigError(
         cat("--num_train_epochs is ", o.num_train_epochs, "; expected a number above 0, or a --max_steps"));

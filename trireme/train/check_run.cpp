@@ -1,10 +1,13 @@
 #include "trireme/train/check_run.h"
 
+#include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/base/sample_layout.h"
 #include "trireme/comm/mesh.h"
+#include "trireme/data/indexed_dataset.h"
 #include "trireme/device/host_memory_limit.h"
 #include "trireme/engine/check_options.h"
 #include "trireme/model/rope_override.h"
@@ -12,7 +15,26 @@
 #include "trireme/train/compare_ranks.h"
 #include "trireme/train/run_directory.h"
 
+namespace fs = std::filesystem;
+
 namespace trireme {
+namespace {
+
+// Deeper in a text the run's folder is left out (data/text_source.h).
+void refuse_text_among_own_files(const TrainOptions& options) {
+  const RunDirectory run(options.output_dir);
+  std::error_code none;
+  for (const auto& [flag, input] :
+       {std::pair("--train_file ", options.train_file), std::pair("--eval_file ", options.eval_file)})
+    for (const fs::path& own : {run.path(), run.data(), run.checkpoints()})
+      if (fs::equivalent(input, own, none) && !is_indexed_dataset(input))
+        throw ConfigError(
+            cat(flag, input.string(), " is a folder to which the run itself writes (--output_dir ",
+                run.path().string(),
+                "), so that the text would change while it goes on; choose another --output_dir"));
+}
+
+}  // namespace
 
 ModelConfig check_run(TrainOptions& options, const World& world, Agreement& agreement) {
   compare_ranks(options, world.rank(), agreement);
@@ -22,9 +44,9 @@ ModelConfig check_run(TrainOptions& options, const World& world, Agreement& agre
     throw ConfigError(
         cat("--output_dir ", options.output_dir.string(),
             " is the model's folder, whose config.json the run's would replace; choose another"));
-  for (const std::filesystem::path& begun_with : {options.model_dir, options.engine.lora.adapter})
-    if (!begun_with.empty() && std::filesystem::equivalent(RunDirectory(options.output_dir).checkpoints(),
-                                                           begun_with / "..", ignored))
+  for (const fs::path& begun_with : {options.model_dir, options.engine.lora.adapter})
+    if (!begun_with.empty() &&
+        fs::equivalent(RunDirectory(options.output_dir).checkpoints(), begun_with / "..", ignored))
       throw ConfigError(cat("--output_dir ", options.output_dir.string(), " is that of ", begun_with.string(),
                             ", which this run begins with and would remove: give another, or go on with "
                             "that run by --resume_from_checkpoint true and more --max_steps or "
@@ -48,6 +70,7 @@ StagePlan plan_run(const TrainOptions& options, const ModelConfig& config, const
     EngineOptions& engine = of_stage.engine;
     try {
       check_options(of_stage);
+      refuse_text_among_own_files(of_stage);
       check_degrees(engine.ulysses, engine.ring, world.size());
       check_engine_options(engine);
       check_heads(engine, config);

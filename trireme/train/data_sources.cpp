@@ -18,17 +18,18 @@ namespace {
 
 constexpr int64_t kBlocks = 256;  // of a set's tokens
 
+// The working folder may have a name of any bytes, and JSON is of UTF-8.
+std::string path_of(const fs::path& input) {
+  return as_utf8(fs::absolute(input).lexically_normal().string());
+}
+
 Json describe_tokens(const fs::path& prefix) {
   const fs::path bin = indexed_dataset_bin(prefix);
-  return {{"path", fs::absolute(prefix).lexically_normal().string()},
+  return {{"path", path_of(prefix)},
           {"kind", "tokenized set"},
           {"index", checksum_text(file_checksum(indexed_dataset_idx(prefix)))},
           {"bytes", InputFile(bin).bytes()},
           {"tokens", digest_of_spread_blocks(bin, kBlocks).text()}};
-}
-
-std::string path_of(const TextToTokenize& text) {
-  return fs::absolute(text.input).lexically_normal().string();
 }
 
 Json describe_text(const TextToTokenize& text, RememberedChecksums& remembered,
@@ -43,7 +44,7 @@ Json describe_text(const TextToTokenize& text, RememberedChecksums& remembered,
     content.add_number(contents[i].xxh3);
     bytes += contents[i].bytes;
   }
-  return {{"path", path_of(text)},
+  return {{"path", path_of(text.input)},
           {"kind", "text"},
           {"files", source.files().size()},
           {"bytes", bytes},
@@ -113,7 +114,7 @@ uint64_t digest_of_set(const fs::path& prefix) {
 
 Json describe_gone_text(const TextToTokenize& text, const Json& before) {
   if (!before.is_object() || before.value("kind", Json()) != "text" ||
-      before.value("path", Json()) != path_of(text))
+      before.value("path", Json()) != path_of(text.input))
     return nullptr;
   Json source = before;
   add_settings(source, text);

@@ -1,5 +1,6 @@
-// Describes by content what a run's tokens are made of. A checkpoint stores the description, and a resumed
-// run is compared with it.
+// Describes by content what a run's tokens are made of. A checkpoint stores the descriptions of its stage's
+// data and, where stages have files of their own, of all these: {"train": {}, "eval": {}, "stages": [{}, ...]}.
+// A resumed run is compared with its stage's.
 //
 //   tokenized set   the whole .idx, the size of .bin, and 256 blocks of 64 KiB spread over .bin: 16 MiB are
 //                   read of a set of any size. Every change of the token counts is seen. A change that keeps
@@ -25,6 +26,8 @@ namespace trireme {
 class RememberedChecksums;
 class TextSource;
 struct TextToTokenize;
+
+inline constexpr const char* kSavedStages = "stages";  // of a checkpoint's "data"
 
 // Throws ConfigError where there is no text. Asked where the input is no tokenized set.
 void refuse_missing(const std::filesystem::path& input);

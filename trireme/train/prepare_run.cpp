@@ -7,6 +7,7 @@
 #include "trireme/model/lora_files.h"
 #include "trireme/train/base_weights.h"
 #include "trireme/train/check_run.h"
+#include "trireme/train/data_sources.h"
 #include "trireme/train/run_in_progress.h"
 #include "trireme/train/shared_output_dir.h"
 
@@ -112,6 +113,11 @@ void RunInProgress::look_at_data(const ModelConfig& config) {
                                        resume_from_ ? std::optional(resume_from_->path) : std::nullopt,
                                        agreement_, notes()));
   }
+}
+
+void RunInProgress::add_sources_of_stages(Json& data) const {
+  if (sources_.size() == 1) return;
+  for (const DataSources& sources : sources_) data[kSavedStages].push_back(sources.train_source);
 }
 
 void RunInProgress::keep_lora(const LoraConfig& lora) {

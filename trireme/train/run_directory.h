@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/run_folder.h"
+
 namespace trireme {
 
 struct CheckpointEntry {
@@ -31,7 +33,7 @@ class RunDirectory {
   explicit RunDirectory(std::filesystem::path output_dir) : output_dir_(std::move(output_dir)) {}
 
   const std::filesystem::path& path() const { return output_dir_; }
-  std::filesystem::path checkpoints() const { return output_dir_ / "checkpoints"; }
+  std::filesystem::path checkpoints() const { return output_dir_ / kCheckpointsFolder; }
   std::filesystem::path metrics() const { return output_dir_ / "metrics.jsonl"; }
   std::filesystem::path events() const { return output_dir_ / "runs"; }
   std::filesystem::path data() const { return output_dir_ / "data"; }

@@ -52,6 +52,8 @@ class RunInProgress {
  private:
   void prepare();
   void look_at_data(const ModelConfig& config);
+  // To what a checkpoint stores of its stage's data (data_sources.h).
+  void add_sources_of_stages(Json& data) const;
   void prepare_stages(const ModelConfig& config);
   EvaluationLoader held_out_samples(int stage, const LoaderOptions& settings) const;
   // Each rank reads some of the held-out samples, so that a set that cannot be evaluated costs no steps.

@@ -13,10 +13,9 @@
 #include <string>
 
 #include "trireme/base/file_descriptor.h"
+#include "trireme/base/run_folder.h"
 
 namespace trireme {
-
-constexpr const char* kRunLockFile = "run.lock";
 
 // What run.lock of this folder holds; empty where it cannot be read.
 std::string read_run_lock(const std::filesystem::path& output_dir);

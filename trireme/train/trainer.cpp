@@ -232,6 +232,7 @@ void RunInProgress::save(bool in_background) {
       {"loss", loss_},
       {"length_change", length_change_.state()},
       {"options", to_json(options_of(stage_))}};
+  add_sources_of_stages(state["data"]);
   if (!base_weights_.is_null()) state[kBaseWeightsField] = base_weights_;
   if (const Json guards = guards_.state(); !guards.is_null()) state["guards"] = guards;
   if (best_) state["best"] = to_json(best_, options_.metric_for_best_model);

@@ -87,13 +87,18 @@ fs::path prefix_of_text(const RunDirectory& run, const char* name, const std::st
   return run.data() / cat(name, "-", digest);
 }
 
-// The description of "train" or "eval" that the checkpoint's run saved; null if there is none.
-Json saved_source(const fs::path& checkpoint, const char* name) {
-  const fs::path file = checkpoint / kTrainerStateFile;
-  const Json state = read_json(file);
-  const Json* data = find_field(state, "data", file.string());
-  const Json* source = data == nullptr ? nullptr : find_field(*data, name, file.string());
-  return source == nullptr ? Json() : *source;
+// The descriptions of all data that the checkpoint's run knew; of an older version's run those of one stage.
+std::vector<Json> saved_sources(const fs::path& checkpoint) {
+  const std::string origin = (checkpoint / kTrainerStateFile).string();
+  const Json state = read_json(checkpoint / kTrainerStateFile);
+  std::vector<Json> sources;
+  const Json* data = find_field(state, "data", origin);
+  if (data == nullptr) return sources;
+  for (const char* name : {"train", "eval"})
+    if (const Json* source = find_field(*data, name, origin)) sources.push_back(*source);
+  if (find_field(*data, kSavedStages, origin) != nullptr)
+    for (const Json& source : array_value(*data, kSavedStages, origin)) sources.push_back(source);
+  return sources;
 }
 
 // The description of a text that is gone, from the checkpoint's run; null if the text is there or its
@@ -101,17 +106,20 @@ Json saved_source(const fs::path& checkpoint, const char* name) {
 Json source_without_text(const TextToTokenize& text, const RunDirectory& run, const fs::path& checkpoint,
                          const char* name) {
   if (is_there(text.input) || is_indexed_dataset(text.input)) return nullptr;
-  Json source = describe_gone_text(text, saved_source(checkpoint, name));
-  if (source.is_null()) return nullptr;
-  const fs::path prefix = prefix_of_text(run, name, source.at("digest"));
-  if (!is_indexed_dataset(prefix)) return nullptr;
-  try {
-    IndexedDataset{prefix};
-  } catch (const DataError& error) {
-    throw DataError(cat("the text ", text.input.string(),
-                        " is gone, and the tokens that were made of it are damaged: ", error.what()));
+  for (const Json& saved : saved_sources(checkpoint)) {
+    Json source = describe_gone_text(text, saved);
+    if (source.is_null()) continue;
+    const fs::path prefix = prefix_of_text(run, name, source.at("digest"));
+    if (!is_indexed_dataset(prefix)) continue;
+    try {
+      IndexedDataset{prefix};
+    } catch (const DataError& error) {
+      throw DataError(cat("the text ", text.input.string(),
+                          " is gone, and the tokens that were made of it are damaged: ", error.what()));
+    }
+    return source;
   }
-  return source;
+  return nullptr;
 }
 
 }  // namespace

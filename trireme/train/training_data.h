@@ -50,8 +50,8 @@ struct DataSources {
   Json train_source, eval_source;  // null on the other ranks
 };
 // Describes the inputs; writes only the remembered checksums (remembered_checksums.h). The prefix of a text's
-// tokens names the text's content. A text may be gone if the run resumes from `checkpoint`, whose run trained
-// on it, and its tokens are whole in the run's folder: `note` is told. Collective.
+// tokens names the text's content. A text may be gone if the run resumes from `checkpoint`, whose run had it
+// for one of its stages, and its tokens are whole in the run's folder: `note` is told. Collective.
 DataSources look_at_sources(const TrainOptions& options, int64_t vocab_size,
                             const std::optional<std::filesystem::path>& checkpoint, Agreement& agreement,
                             const std::function<void(const std::string&)>& note);
