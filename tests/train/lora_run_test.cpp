@@ -16,6 +16,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::problem_of;
 using testing::tensors_of;
 using testing::TinyOutcome;
 using testing::TinyRun;
@@ -26,10 +27,6 @@ TrainOptions adapted(const TinyRun& run, const char* output_name) {
   options.engine.lora.rank = 4;
   options.engine.lora.alpha = 16;
   return options;
-}
-
-std::string problem_of(const TrainOptions& options) {
-  return testing::message_of<ConfigError>([&] { train_on_ranks(1, options); });
 }
 
 // To the bit: `rest` is a run whose steps are counted from `steps_before` of `whole` on.

@@ -10,7 +10,6 @@
 #include "trireme/model/model_config.h"
 #include "trireme/train/run_directory.h"
 
-#include "tests/support/error_message.h"
 #include "tests/train/tiny_run.h"
 
 namespace fs = std::filesystem;
@@ -21,6 +20,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using testing::problem_of;
 using testing::tensors_of;
 using testing::TinyOutcome;
 using testing::TinyRun;
@@ -36,10 +36,6 @@ TrainOptions options_of(const TinyRun& run, const std::string& name, const std::
   options.context_stages = stages;
   options.warmup_ratio = 0;
   return options;
-}
-
-std::string problem_of(const TrainOptions& options, int ranks = 1) {
-  return testing::message_of<ConfigError>([&] { train_on_ranks(ranks, options); });
 }
 
 void expect_same(const TinyOutcome& got, const TinyOutcome& expected) {

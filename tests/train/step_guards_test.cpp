@@ -2,7 +2,6 @@
 #include "trireme/train/step_guards.h"
 
 #include <cmath>
-#include <fstream>
 #include <numeric>
 
 #include <gmock/gmock.h>
@@ -71,11 +70,8 @@ class Guards : public ::testing::Test {
   }
   static std::vector<int64_t> steps_in_metrics(const TrainOptions& options) {
     std::vector<int64_t> steps;
-    std::ifstream in(options.output_dir / "metrics.jsonl");
-    for (std::string line; std::getline(in, line);) {
-      const Json record = Json::parse(line);
+    for (const Json& record : testing::metrics_of(options))
       if (record.contains("loss")) steps.push_back(record["step"]);
-    }
     return steps;
   }
 

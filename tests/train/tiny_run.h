@@ -9,6 +9,7 @@
 #include "trireme/train/trainer.h"
 
 #include "tests/engine/tiny_model.h"
+#include "tests/support/json_lines.h"
 
 namespace trireme::testing {
 
@@ -49,9 +50,16 @@ struct TinyOutcome {
 // of `like`.
 TinyOutcome train_on_ranks(int ranks, const TrainOptions& options, int64_t stop_after = 0,
                            const RankIdentity& like = {});
+// What such a run is refused for as a ConfigError; "no error" for one that ends.
+std::string problem_of(const TrainOptions& options, int ranks = 1);
 
 // The steps of the checkpoints in a run's folder, ascending.
 std::vector<int64_t> saved_steps(const TrainOptions& options);
+
+// The lines of a run's metrics.jsonl.
+inline std::vector<Json> metrics_of(const TrainOptions& options) {
+  return json_lines(options.output_dir / "metrics.jsonl");
+}
 
 // "tensor name" -> bytes of its values, over all shards of a checkpoint or model folder.
 std::map<std::string, std::string> tensors_of(const std::filesystem::path& dir);

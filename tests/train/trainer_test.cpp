@@ -1,7 +1,6 @@
 #include "trireme/train/trainer.h"
 
 #include <cmath>
-#include <fstream>
 #include <map>
 
 #include <gmock/gmock.h>
@@ -226,9 +225,7 @@ TEST(Trainer, each_stage_has_its_length_and_learning_rates_in_the_metrics) {
   const TinyRun run;
   const TrainOptions options = run.options("run");
   train_on_ranks(1, options);
-  std::ifstream in(options.output_dir / "metrics.jsonl");
-  std::vector<Json> lines;
-  for (std::string line; std::getline(in, line);) lines.push_back(Json::parse(line));
+  std::vector<Json> lines = testing::metrics_of(options);
   ASSERT_EQ(lines.size(), 9U);
   EXPECT_EQ(lines[4]["sequence_length"], 16);
   EXPECT_EQ(lines[5]["sequence_length"], 32);
@@ -257,10 +254,9 @@ TEST(Trainer, evaluates_on_what_it_held_out) {
   options.validation_split_percentage = 25;
   options.eval_steps = 4;
   train_on_ranks(2, options);
-  std::ifstream in(options.output_dir / "metrics.jsonl");
   std::vector<int64_t> evaluated;
-  for (std::string line; std::getline(in, line);)
-    if (const Json json = Json::parse(line); json.contains("eval_loss")) evaluated.push_back(json["step"]);
+  for (const Json& json : testing::metrics_of(options))
+    if (json.contains("eval_loss")) evaluated.push_back(json["step"]);
   EXPECT_EQ(evaluated, (std::vector<int64_t>{4, 8, 9}));
 }
 
