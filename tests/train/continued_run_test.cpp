@@ -86,7 +86,7 @@ TEST(ContinuedRun, refuses_what_is_no_finished_run_and_never_writes_over_one) {
   EXPECT_EQ(train_on_ranks(1, next).outcome.steps, 4);
   std::ofstream(finished.outcome.checkpoint / "rank-00000.safetensors", std::ios::app) << "x";
   next.output_dir = run.folder() / "again";
-  EXPECT_THAT(testing::message_of<DataError>([&] { train_on_ranks(1, next); }), HasSubstr("rank-00000"));
+  EXPECT_THAT(testing::problem_of<DataError>(next), HasSubstr("rank-00000"));
 }
 
 }  // namespace

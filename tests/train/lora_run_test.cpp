@@ -8,7 +8,6 @@
 #include "trireme/train/continued_run.h"
 #include "trireme/train/run_directory.h"
 
-#include "tests/support/error_message.h"
 #include "tests/train/tiny_run.h"
 
 namespace trireme::lora_run_test {
@@ -177,8 +176,7 @@ TEST(LoraRun, is_no_model_to_begin_with) {
   const TinyOutcome trained = train_on_ranks(1, adapted(run, "run"), 2);
   TrainOptions options = run.options("next");
   options.model_dir = trained.outcome.checkpoint;
-  EXPECT_THAT(testing::message_of<DataError>([&] { train_on_ranks(1, options); }),
-              AllOf(HasSubstr("of a LoRA adapter"), HasSubstr("--merge")));
+  EXPECT_THAT(problem_of<DataError>(options), AllOf(HasSubstr("of a LoRA adapter"), HasSubstr("--merge")));
 }
 
 TEST(LoraRun, options_of_lora_without_a_rank_are_refused) {

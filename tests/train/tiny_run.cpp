@@ -5,14 +5,12 @@
 
 #include <ATen/Parallel.h>
 
-#include "trireme/base/error.h"
 #include "trireme/base/safetensors.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/data/indexed_dataset_writer.h"
 #include "trireme/model/checkpoint_files.h"
 #include "trireme/train/run_directory.h"
 
-#include "tests/support/error_message.h"
 #include "tests/support/tensor_bytes.h"
 
 namespace trireme::testing {
@@ -101,10 +99,6 @@ TinyOutcome train_on_ranks(int ranks, const TrainOptions& options, int64_t stop_
   run_ranks_as_threads(ranks, body, std::chrono::seconds(60), like);
   result.output = output.str();
   return result;
-}
-
-std::string problem_of(const TrainOptions& options, int ranks) {
-  return message_of<ConfigError>([&] { train_on_ranks(ranks, options); });
 }
 
 std::vector<int64_t> saved_steps(const TrainOptions& options) {

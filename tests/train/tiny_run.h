@@ -6,9 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/error.h"
 #include "trireme/train/trainer.h"
 
 #include "tests/engine/tiny_model.h"
+#include "tests/support/error_message.h"
 #include "tests/support/json_lines.h"
 
 namespace trireme::testing {
@@ -50,8 +52,11 @@ struct TinyOutcome {
 // of `like`.
 TinyOutcome train_on_ranks(int ranks, const TrainOptions& options, int64_t stop_after = 0,
                            const RankIdentity& like = {});
-// What such a run is refused for as a ConfigError; "no error" for one that ends.
-std::string problem_of(const TrainOptions& options, int ranks = 1);
+// What such a run says that throws a Kind of error; "no error" for one that ends.
+template <typename Kind = ConfigError>
+std::string problem_of(const TrainOptions& options, int ranks = 1) {
+  return message_of<Kind>([&] { train_on_ranks(ranks, options); });
+}
 
 // The steps of the checkpoints in a run's folder, ascending.
 std::vector<int64_t> saved_steps(const TrainOptions& options);
