@@ -66,9 +66,9 @@ Program::~Program() {
   ::waitpid(pid_, nullptr, 0);
 }
 
-std::vector<pid_t> Program::children() const {
+std::vector<pid_t> children_of(pid_t process) {
   std::vector<pid_t> all;
-  std::ifstream in("/proc/" + std::to_string(pid_) + "/task/" + std::to_string(pid_) + "/children");
+  std::ifstream in("/proc/" + std::to_string(process) + "/task/" + std::to_string(process) + "/children");
   for (pid_t child = 0; in >> child;) all.push_back(child);
   return all;
 }

@@ -24,6 +24,8 @@ struct ProgramOptions {
   int inherit = -1;                                     // a descriptor that stays open
 };
 
+std::vector<pid_t> children_of(pid_t process);
+
 // One run of the program (the environment's TRIREME_BINARY); killed with its children when the object goes.
 class Program {
  public:
@@ -33,7 +35,7 @@ class Program {
   Program& operator=(Program&&) = delete;
 
   pid_t pid() const { return pid_; }
-  std::vector<pid_t> children() const;
+  std::vector<pid_t> children() const { return children_of(pid_); }
   void send(int signal) const;
   // Its exit code (128 + signal for one that was killed); -1 for one that hangs.
   int wait();

@@ -24,13 +24,6 @@ using testing::Program;
 using testing::tensors_of;
 using testing::Words;
 
-std::vector<pid_t> children_of(pid_t process) {
-  std::vector<pid_t> all;
-  std::ifstream in("/proc/" + std::to_string(process) + "/task/" + std::to_string(process) + "/children");
-  for (pid_t child = 0; in >> child;) all.push_back(child);
-  return all;
-}
-
 class OnTwoHosts : public ::testing::Test {
  protected:
   Words train(const std::string& name) const {
@@ -62,7 +55,7 @@ TEST_F(OnTwoHosts, a_run_whose_rank_is_killed_goes_on_from_its_checkpoint_to_the
   ASSERT_TRUE(eventually([&] { return !RunDirectory(folder("killed")).list().empty(); })) << program.output();
   const auto launchers = program.children();
   ASSERT_EQ(launchers.size(), 2U) << program.output();
-  const auto ranks = children_of(launchers[1]);
+  const auto ranks = testing::children_of(launchers[1]);
   ASSERT_EQ(ranks.size(), 1U) << program.output();
   ::kill(ranks[0], SIGKILL);
   EXPECT_EQ(program.wait(), 0) << program.output();

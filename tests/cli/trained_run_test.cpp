@@ -1,11 +1,9 @@
 // What train, eval and export do with their flags, on a run of two steps: its config.json and metrics, an
 // evaluation of its checkpoint, and the model that is exported from it.
-#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <sstream>
-#include <sys/resource.h>
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -21,6 +19,8 @@
 
 #include "tests/support/error_message.h"
 #include "tests/support/file_bytes.h"
+#include "tests/support/json_lines.h"
+#include "tests/support/small_files.h"
 #include "tests/support/temporary_folder.h"
 
 namespace fs = std::filesystem;
@@ -135,9 +135,8 @@ class TrainedRun : public ::testing::Test {
   }
   static std::string path(const char* name) { return (*folder_ / name).string(); }
   static Json metrics(int64_t step) {
-    std::ifstream in(*folder_ / "run" / "metrics.jsonl");
-    for (std::string line; std::getline(in, line);)
-      if (Json record = Json::parse(line); record["step"] == step && record.contains("loss")) return record;
+    for (const Json& record : testing::json_lines(*folder_ / "run" / "metrics.jsonl"))
+      if (record["step"] == step && record.contains("loss")) return record;
     return {};
   }
   static Json evaluated(const Words& more) {
@@ -289,25 +288,6 @@ TEST_F(TrainedRun, is_exported_over_an_older_model_only_when_told_and_leaves_oth
     EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr(".tmp-")));
 }
 
-// Of this process, while it lives; writes beyond it fail as on a full disk.
-class LargestFile {
- public:
-  explicit LargestFile(rlim_t bytes) {
-    std::signal(SIGXFSZ, SIG_IGN);
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~LargestFile() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, SIG_DFL);
-  }
-  LargestFile& operator=(LargestFile&&) = delete;
-
- private:
-  rlimit before_{};
-};
-
 TEST_F(TrainedRun, leaves_nothing_of_an_export_to_a_full_disk_and_the_older_model_as_it_was) {
   const fs::path old = *folder_ / "old";
   run(run_export, {"--checkpoint", path("run"), "--out", old.string()});
@@ -316,7 +296,7 @@ TEST_F(TrainedRun, leaves_nothing_of_an_export_to_a_full_disk_and_the_older_mode
   const auto before = entries();
   for (const rlim_t bytes : {1U, 1000U, 20000U})
     for (const char* out : {"new", "old"}) {
-      const LargestFile limit(bytes);
+      const testing::SmallFiles limit(bytes);
       EXPECT_THAT(testing::message_of<DataError>([&] {
                     run(run_export, {"--checkpoint", path("run"), "--out", path(out), "--overwrite"});
                   }),

@@ -172,351 +172,159 @@ Json qwen2_moe_model() {
 }
 
 std::vector<MemoryCase> memory_cases() {
-  const auto zero = [](int stage) {
-    return [stage](EngineOptions& options) { options.zero = static_cast<ZeroStage>(stage); };
-  };
-  const auto lora = [](const std::function<void(EngineOptions&)>& change) {
-    return [change](EngineOptions& options) {
-      options.lora.rank = 24;
-      change(options);
+  using Change = std::function<void(EngineOptions&)>;
+  const auto with = [](std::vector<Change> changes) -> Change {
+    return [changes = std::move(changes)](EngineOptions& options) {
+      for (const Change& change : changes) change(options);
     };
   };
+  const auto lora = [&](std::vector<Change> changes = {}) {
+    changes.emplace_back([](EngineOptions& o) { o.lora.rank = 24; });
+    return with(std::move(changes));
+  };
+  const auto zero = [](int stage) {
+    return [stage](EngineOptions& o) { o.zero = static_cast<ZeroStage>(stage); };
+  };
+  const auto ring = [](int ranks) { return [ranks](EngineOptions& o) { o.ring = ranks; }; };
+  const auto chunks = [](int count) { return [count](EngineOptions& o) { o.head_chunks = count; }; };
+  // On these shares of the layers.
+  const auto keep = [](double attention, double qkv, double mlp) {
+    return [=](EngineOptions& o) {
+      o.recompute = Recompute::keep_attention;
+      o.keep_fraction = attention;
+      o.keep_qkv_fraction = qkv;
+      o.keep_mlp_fraction = mlp;
+    };
+  };
+  const auto all_kept = [](EngineOptions& o) { o.recompute = Recompute::none; };
+  const auto inputs_kept = [](EngineOptions& o) { o.recompute = Recompute::full; };
+  const auto every_second = [](EngineOptions& o) { o.checkpoint_every = 2; };
+  const auto bf16_automatic = [](EngineOptions& o) { o.precision = Precision::bf16; };
+  const auto bf16 = [](EngineOptions& o) {
+    o.precision = Precision::bf16;
+    o.bf16_matmul = Bf16Matmul::fp32;
+  };
+  const auto bf16_matmuls = [](EngineOptions& o) {
+    o.precision = Precision::bf16;
+    o.bf16_matmul = Bf16Matmul::native;
+  };
+  const auto in_backward = [](EngineOptions& o) { o.update_in_backward = true; };
+  const auto packed = [](EngineOptions& o) { o.planned_batch.packed = true; };
+  // The tiles of the layers are the fullest then, not those of the head.
+  const auto few_logits = [](EngineOptions& o) { o.logits_tile_tokens = 16; };
   return {
-      {"grouped, 1 rank, LoRA", grouped_model, 1, 1, 1, 1024, lora([](EngineOptions&) {})},
-      {"tied, 2 ranks, LoRA, ZeRO 3, all kept", tied_model, 2, 2, 1, 1024, lora([](EngineOptions& o) {
-         o.zero = ZeroStage::parameters;
-         o.recompute = Recompute::none;
-       })},
-      {"uneven, 4 ranks, LoRA, ZeRO 2, bf16", uneven_model, 4, 4, 1, 1201, lora([](EngineOptions& o) {
-         o.zero = ZeroStage::gradients;
-         o.precision = Precision::bf16;
-         o.bf16_matmul = Bf16Matmul::fp32;
-       })},
+      {"grouped, 1 rank, LoRA", grouped_model, 1, 1, 1, 1024, lora()},
+      {"tied, 2 ranks, LoRA, ZeRO 3, all kept", tied_model, 2, 2, 1, 1024, lora({all_kept, zero(3)})},
+      {"uneven, 4 ranks, LoRA, ZeRO 2, bf16", uneven_model, 4, 4, 1, 1201, lora({zero(2), bf16})},
       {"grouped, 1 rank, LoRA, bf16, updates in backward", grouped_model, 1, 1, 1, 512,
-       lora([](EngineOptions& o) {
-         o.precision = Precision::bf16;
-         o.bf16_matmul = Bf16Matmul::fp32;
-         o.update_in_backward = true;
-       })},
+       lora({bf16, in_backward})},
       {"gemma3, 2 ranks, LoRA, ZeRO 1, layer inputs kept", gemma3_model, 2, 2, 1, 1024,
-       lora([](EngineOptions& o) {
-         o.zero = ZeroStage::optimizer;
-         o.recompute = Recompute::full;
-       })},
-      {"mixture, 1 rank, LoRA of attention", mixture_model, 1, 1, 1, 1024, lora([](EngineOptions&) {})},
-      {"grouped, 1 rank", grouped_model, 1, 1, 1, 1024, [](EngineOptions&) {}},
-      {"grouped, 1 rank, all kept", grouped_model, 1, 1, 2, 512,
-       [](EngineOptions& o) { o.recompute = Recompute::none; }},
+       lora({inputs_kept, zero(1)})},
+      {"mixture, 1 rank, LoRA of attention", mixture_model, 1, 1, 1, 1024, lora()},
+      {"grouped, 1 rank", grouped_model, 1, 1, 1, 1024},
+      {"grouped, 1 rank, all kept", grouped_model, 1, 1, 2, 512, all_kept},
       {"grouped, 1 rank, attention, q k v, the MLP of half of the layers", grouped_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::keep_attention;
-         o.keep_qkv_fraction = 1;
-         o.keep_mlp_fraction = 0.5;
-       }},
-      {"tied, 2 ranks, q k v without attention", tied_model, 2, 2, 1, 1024,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::keep_attention;
-         o.keep_fraction = 0;
-         o.keep_qkv_fraction = 1;
-       }},
+       keep(1, 1, 0.5)},
+      {"tied, 2 ranks, q k v without attention", tied_model, 2, 2, 1, 1024, keep(0, 1, 0)},
       {"uneven, 2 ranks, the MLP without attention, bf16", uneven_model, 2, 2, 1, 1024,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::keep_attention;
-         o.keep_fraction = 0;
-         o.keep_mlp_fraction = 1;
-         o.precision = Precision::bf16;
-         o.bf16_matmul = Bf16Matmul::fp32;
-       }},
+       with({keep(0, 0, 1), bf16})},
       {"tied, 2 ranks, 2 head chunks, q k v on two layers, ZeRO 3", tied_model, 2, 2, 1, 2000,
-       [](EngineOptions& o) {
-         o.head_chunks = 2;
-         o.recompute = Recompute::keep_attention;
-         o.keep_qkv_fraction = 0.67;
-         o.zero = ZeroStage::parameters;
-       }},
+       with({keep(1, 0.67, 0), chunks(2), zero(3)})},
       {"grouped, ring of 2, q k v, the MLP of half of the layers", grouped_model, 2, 1, 1, 2048,
-       [](EngineOptions& o) {
-         o.ring = 2;
-         o.recompute = Recompute::keep_attention;
-         o.keep_qkv_fraction = 1;
-         o.keep_mlp_fraction = 0.5;
-       }},
+       with({keep(1, 1, 0.5), ring(2)})},
       {"encoder, 1 rank, the MLP of half of the layers", encoder_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::keep_attention;
-         o.keep_mlp_fraction = 0.5;
-         o.logits_tile_tokens = 16;
-       }},
-      {"grouped, 2 ranks, layer inputs kept", grouped_model, 2, 2, 1, 1100,
-       [](EngineOptions& o) { o.recompute = Recompute::full; }},
+       with({keep(1, 0, 0.5), few_logits})},
+      {"grouped, 2 ranks, layer inputs kept", grouped_model, 2, 2, 1, 1100, inputs_kept},
       {"grouped, 2 ranks, inputs of two layers", grouped_model, 2, 2, 1, 1024,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::full;
-         o.checkpoint_every = 2;
-       }},
+       with({inputs_kept, every_second})},
       {"grouped, 4 ranks, two samples, ZeRO 1", grouped_model, 4, 2, 2, 700, zero(1)},
-      {"tied, 1 rank, half of the layers keep attention", tied_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::keep_attention;
-         o.keep_fraction = 0.5;
-       }},
-      {"tied, 2 ranks, all kept, ZeRO 2", tied_model, 2, 2, 1, 1024,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::none;
-         o.zero = ZeroStage::gradients;
-       }},
+      {"tied, 1 rank, half of the layers keep attention", tied_model, 1, 1, 1, 1024, keep(0.5, 0, 0)},
+      {"tied, 2 ranks, all kept, ZeRO 2", tied_model, 2, 2, 1, 1024, with({all_kept, zero(2)})},
       {"tied, 4 ranks, ZeRO 3", tied_model, 4, 4, 1, 1200, zero(3)},
       {"tied, 2 ranks, bf16 and bf16 states", tied_model, 2, 2, 1, 1024,
-       [](EngineOptions& o) {
-         o.precision = Precision::bf16;
-         o.bf16_matmul = Bf16Matmul::fp32;
-         o.optimizer.state_dtype = at::kBFloat16;
-         o.zero = ZeroStage::optimizer;
-       }},
-      {"uneven, 1 rank, updates in backward", uneven_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) { o.update_in_backward = true; }},
-      {"uneven, 2 ranks, ZeRO 3, groups of 2", uneven_model, 2, 2, 1, 1024,
-       [](EngineOptions& o) {
-         o.zero = ZeroStage::parameters;
-         o.checkpoint_every = 2;
-       }},
+       with({zero(1), bf16, [](EngineOptions& o) { o.optimizer.state_dtype = at::kBFloat16; }})},
+      {"uneven, 1 rank, updates in backward", uneven_model, 1, 1, 1, 1024, in_backward},
+      {"uneven, 2 ranks, ZeRO 3, groups of 2", uneven_model, 2, 2, 1, 1024, with({every_second, zero(3)})},
       {"uneven, 4 ranks, gradients travel in bf16", uneven_model, 4, 4, 1, 1201,
-       [](EngineOptions& o) {
-         o.zero = ZeroStage::gradients;
-         o.reduce_dtype = at::kBFloat16;
-       }},
+       with({zero(2), [](EngineOptions& o) { o.reduce_dtype = at::kBFloat16; }})},
       {"uneven, 1 rank, bf16 matmuls, SGD", uneven_model, 1, 1, 1, 512,
-       [](EngineOptions& o) {
-         o.precision = Precision::bf16;
-         o.bf16_matmul = Bf16Matmul::native;
-         o.optimizer.kind = &find_optimizer("sgd");
-       }},
-      {"grouped, ring of 2", grouped_model, 2, 1, 1, 2048, [](EngineOptions& o) { o.ring = 2; }},
-      {"grouped, ulysses 2 x ring 2, all kept", grouped_model, 4, 2, 1, 3000,
-       [](EngineOptions& o) {
-         o.ring = 2;
-         o.recompute = Recompute::none;
-       }},
-      {"tied, ring of 4, layer inputs kept", tied_model, 4, 1, 1, 3000,
-       [](EngineOptions& o) {
-         o.ring = 4;
-         o.recompute = Recompute::full;
-       }},
-      {"tied, ring of 3, bf16", tied_model, 3, 1, 1, 3000,
-       [](EngineOptions& o) {
-         o.ring = 3;
-         o.precision = Precision::bf16;
-         o.bf16_matmul = Bf16Matmul::fp32;
-       }},
+       with({bf16_matmuls, [](EngineOptions& o) { o.optimizer.kind = &find_optimizer("sgd"); }})},
+      {"grouped, ring of 2", grouped_model, 2, 1, 1, 2048, ring(2)},
+      {"grouped, ulysses 2 x ring 2, all kept", grouped_model, 4, 2, 1, 3000, with({all_kept, ring(2)})},
+      {"tied, ring of 4, layer inputs kept", tied_model, 4, 1, 1, 3000, with({inputs_kept, ring(4)})},
+      {"tied, ring of 3, bf16", tied_model, 3, 1, 1, 3000, with({ring(3), bf16})},
       {"grouped, keys gathered from 3", grouped_model, 3, 1, 1, 3000,
-       [](EngineOptions& o) {
-         o.ring = 3;
-         o.ring_method = RingMethod::gather;
-       }},
-      {"tied, 2 ranks, 4 head chunks", tied_model, 2, 2, 1, 2000,
-       [](EngineOptions& o) { o.head_chunks = 4; }},
+       with({ring(3), [](EngineOptions& o) { o.ring_method = RingMethod::gather; }})},
+      {"tied, 2 ranks, 4 head chunks", tied_model, 2, 2, 1, 2000, chunks(4)},
       {"tied, 2 ranks, 2 head chunks, layer inputs kept", tied_model, 2, 2, 2, 1000,
-       [](EngineOptions& o) {
-         o.head_chunks = 2;
-         o.recompute = Recompute::full;
-       }},
-      // With few tokens in the head's tiles those of the layers are the fullest.
-      {"encoder, 1 rank", encoder_model, 1, 1, 1, 1024, [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
-      {"encoder, 1 rank, large tiles of the head", encoder_model, 1, 1, 1, 1024, [](EngineOptions&) {}},
+       with({inputs_kept, chunks(2)})},
+      {"encoder, 1 rank", encoder_model, 1, 1, 1, 1024, few_logits},
+      {"encoder, 1 rank, large tiles of the head", encoder_model, 1, 1, 1, 1024},
       {"encoder, 2 ranks, all kept, ZeRO 2", encoder_model, 2, 2, 2, 700,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::none;
-         o.zero = ZeroStage::gradients;
-         o.logits_tile_tokens = 16;
-       }},
+       with({all_kept, zero(2), few_logits})},
       {"encoder, 2 ranks, inputs of two layers, ZeRO 3", encoder_model, 2, 2, 1, 1100,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::full;
-         o.checkpoint_every = 2;
-         o.zero = ZeroStage::parameters;
-       }},
-      {"encoder, 1 rank, bf16", encoder_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) {
-         o.precision = Precision::bf16;
-         o.bf16_matmul = Bf16Matmul::fp32;
-         o.logits_tile_tokens = 16;
-       }},
-      {"encoder, 1 rank, bf16 matmuls", encoder_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) {
-         o.precision = Precision::bf16;
-         o.bf16_matmul = Bf16Matmul::native;
-         o.logits_tile_tokens = 16;
-       }},
-      {"encoder, 1 rank, bf16 matmuls, large tiles of the head", encoder_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) {
-         o.precision = Precision::bf16;
-         o.bf16_matmul = Bf16Matmul::native;
-       }},
+       with({inputs_kept, every_second, zero(3)})},
+      {"encoder, 1 rank, bf16", encoder_model, 1, 1, 1, 1024, with({bf16, few_logits})},
+      {"encoder, 1 rank, bf16 matmuls", encoder_model, 1, 1, 1, 1024, with({bf16_matmuls, few_logits})},
+      {"encoder, 1 rank, bf16 matmuls, large tiles of the head", encoder_model, 1, 1, 1, 1024, bf16_matmuls},
       // Narrow, so that the rotary tables are most of their category.
-      {"narrow, two packed samples", narrow_model, 1, 1, 2, 2048,
-       [](EngineOptions& o) { o.planned_batch.packed = true; }},
-      {"gemma 3, two packed samples over 2 ranks", gemma3_model, 2, 2, 2, 1024,
-       [](EngineOptions& o) { o.planned_batch.packed = true; }},
-      {"gemma 2, 2 ranks, all kept, bf16", gemma2_model, 2, 2, 2, 700,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::none;
-         o.precision = Precision::bf16;
-       }},
-      {"gemma 3, 1 rank", gemma3_model, 1, 1, 1, 1024, [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
+      {"narrow, two packed samples", narrow_model, 1, 1, 2, 2048, packed},
+      {"gemma 3, two packed samples over 2 ranks", gemma3_model, 2, 2, 2, 1024, packed},
+      {"gemma 2, 2 ranks, all kept, bf16", gemma2_model, 2, 2, 2, 700, with({all_kept, bf16_automatic})},
+      {"gemma 3, 1 rank", gemma3_model, 1, 1, 1, 1024, few_logits},
       {"gemma 3, 2 ranks, all kept, ZeRO 2", gemma3_model, 2, 2, 2, 700,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::none;
-         o.zero = ZeroStage::gradients;
-         o.logits_tile_tokens = 16;
-       }},
+       with({all_kept, zero(2), few_logits})},
       {"gemma 3, 1 rank, the MLP of half of the layers, bf16", gemma3_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::keep_attention;
-         o.keep_mlp_fraction = 0.5;
-         o.precision = Precision::bf16;
-         o.bf16_matmul = Bf16Matmul::fp32;
-         o.logits_tile_tokens = 16;
-       }},
-      {"gemma 4, 1 rank", gemma4_model, 1, 1, 1, 1024, [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
-      {"gemma 4, two packed samples over 2 ranks", gemma4_model, 2, 2, 2, 1024,
-       [](EngineOptions& o) { o.planned_batch.packed = true; }},
+       with({keep(1, 0, 0.5), bf16, few_logits})},
+      {"gemma 4, 1 rank", gemma4_model, 1, 1, 1, 1024, few_logits},
+      {"gemma 4, two packed samples over 2 ranks", gemma4_model, 2, 2, 2, 1024, packed},
       {"gemma 4, 2 ranks, all kept, ZeRO 3", gemma4_model, 2, 2, 2, 700,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::none;
-         o.zero = ZeroStage::parameters;
-         o.logits_tile_tokens = 16;
-       }},
+       with({all_kept, zero(3), few_logits})},
       {"gemma 4, 1 rank, layer inputs kept, bf16", gemma4_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::full;
-         o.precision = Precision::bf16;
-         o.bf16_matmul = Bf16Matmul::fp32;
-         o.logits_tile_tokens = 16;
-       }},
-      {"gemma 4, 2 ranks, LoRA", gemma4_model, 2, 2, 1, 1024,
-       lora([](EngineOptions& o) { o.logits_tile_tokens = 16; })},
-      {"gemma 4 with experts, 1 rank", gemma4_experts_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
+       with({inputs_kept, bf16, few_logits})},
+      {"gemma 4, 2 ranks, LoRA", gemma4_model, 2, 2, 1, 1024, lora({few_logits})},
+      {"gemma 4 with experts, 1 rank", gemma4_experts_model, 1, 1, 1, 1024, few_logits},
       {"gemma 4 with experts, 2 ranks, all kept, ZeRO 3", gemma4_experts_model, 2, 2, 2, 700,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::none;
-         o.zero = ZeroStage::parameters;
-         o.logits_tile_tokens = 16;
-       }},
+       with({all_kept, zero(3), few_logits})},
       {"gemma 4 with experts, 1 rank, layer inputs kept, bf16", gemma4_experts_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::full;
-         o.precision = Precision::bf16;
-         o.bf16_matmul = Bf16Matmul::fp32;
-         o.logits_tile_tokens = 16;
-       }},
-      {"gemma 4 with experts, 1 rank, LoRA", gemma4_experts_model, 1, 1, 1, 1024,
-       lora([](EngineOptions& o) { o.logits_tile_tokens = 16; })},
-      {"gemma 4 E2B, 1 rank", gemma4_e2b_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
+       with({inputs_kept, bf16, few_logits})},
+      {"gemma 4 with experts, 1 rank, LoRA", gemma4_experts_model, 1, 1, 1, 1024, lora({few_logits})},
+      {"gemma 4 E2B, 1 rank", gemma4_e2b_model, 1, 1, 1, 1024, few_logits},
       {"gemma 4 E2B, 1 rank, wide tiles before layers", gemma4_e2b_model, 1, 1, 1, 1024,
        [](EngineOptions& o) { o.tile_tokens = 32; }},
-      {"gemma 4 E2B, two packed samples over 2 ranks", gemma4_e2b_model, 2, 2, 2, 1024,
-       [](EngineOptions& o) { o.planned_batch.packed = true; }},
+      {"gemma 4 E2B, two packed samples over 2 ranks", gemma4_e2b_model, 2, 2, 2, 1024, packed},
       {"gemma 4 E2B, 2 ranks, all kept, ZeRO 3", gemma4_e2b_model, 2, 2, 2, 700,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::none;
-         o.zero = ZeroStage::parameters;
-         o.logits_tile_tokens = 16;
-       }},
+       with({all_kept, zero(3), few_logits})},
       {"gemma 4 E2B, 1 rank, layer inputs kept, bf16", gemma4_e2b_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::full;
-         o.precision = Precision::bf16;
-         o.bf16_matmul = Bf16Matmul::fp32;
-         o.logits_tile_tokens = 16;
-       }},
+       with({inputs_kept, bf16, few_logits})},
       {"gemma 4 E2B, 1 rank, as many keys as queries, bf16", gemma4_e2b_keys_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::full;
-         o.precision = Precision::bf16;
-         o.bf16_matmul = Bf16Matmul::fp32;
-       }},
-      {"gemma 4 E2B, 2 ranks, LoRA", gemma4_e2b_model, 2, 2, 1, 1024,
-       lora([](EngineOptions& o) { o.logits_tile_tokens = 16; })},
-      {"qwen 3.5, 1 rank", qwen3_5_model, 1, 1, 1, 1024, [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
-      {"qwen 3.5, two packed samples over 2 ranks", qwen3_5_model, 2, 2, 2, 1024,
-       [](EngineOptions& o) { o.planned_batch.packed = true; }},
-      {"qwen 3.5, 3 ranks, which share key heads", qwen3_5_model, 3, 3, 1, 1280,
-       [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
-      {"qwen 3.5, 2 x 2 ranks, bf16", qwen3_5_model, 4, 2, 1, 3200,
-       [](EngineOptions& o) {
-         o.ring = 2;
-         o.precision = Precision::bf16;
-         o.bf16_matmul = Bf16Matmul::fp32;
-       }},
+       with({inputs_kept, bf16})},
+      {"gemma 4 E2B, 2 ranks, LoRA", gemma4_e2b_model, 2, 2, 1, 1024, lora({few_logits})},
+      {"qwen 3.5, 1 rank", qwen3_5_model, 1, 1, 1, 1024, few_logits},
+      {"qwen 3.5, two packed samples over 2 ranks", qwen3_5_model, 2, 2, 2, 1024, packed},
+      {"qwen 3.5, 3 ranks, which share key heads", qwen3_5_model, 3, 3, 1, 1280, few_logits},
+      {"qwen 3.5, 2 x 2 ranks, bf16", qwen3_5_model, 4, 2, 1, 3200, with({ring(2), bf16})},
       {"qwen 3.5, 2 ranks, all kept, ZeRO 3", qwen3_5_model, 2, 2, 2, 700,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::none;
-         o.zero = ZeroStage::parameters;
-         o.logits_tile_tokens = 16;
-       }},
+       with({all_kept, zero(3), few_logits})},
       {"qwen 3.5, 1 rank, inputs of every 2 layers, bf16", qwen3_5_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) {
-         o.checkpoint_every = 2;
-         o.precision = Precision::bf16;
-         o.bf16_matmul = Bf16Matmul::fp32;
-         o.logits_tile_tokens = 16;
-       }},
-      {"qwen 3.5, 2 ranks, LoRA", qwen3_5_model, 2, 2, 1, 1024,
-       lora([](EngineOptions& o) { o.logits_tile_tokens = 16; })},
-      {"qwen 3 next, 1 rank", qwen3_next_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
+       with({every_second, bf16, few_logits})},
+      {"qwen 3.5, 2 ranks, LoRA", qwen3_5_model, 2, 2, 1, 1024, lora({few_logits})},
+      {"qwen 3 next, 1 rank", qwen3_next_model, 1, 1, 1, 1024, few_logits},
       {"qwen 3 next, 2 ranks, all kept, ZeRO 3", qwen3_next_model, 2, 2, 2, 700,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::none;
-         o.zero = ZeroStage::parameters;
-         o.logits_tile_tokens = 16;
-       }},
+       with({all_kept, zero(3), few_logits})},
       {"qwen 3 next, 1 rank, inputs of every 2 layers, bf16", qwen3_next_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) {
-         o.checkpoint_every = 2;
-         o.precision = Precision::bf16;
-         o.logits_tile_tokens = 16;
-       }},
-      {"qwen 3 next, 2 ranks, LoRA", qwen3_next_model, 2, 2, 1, 1024,
-       lora([](EngineOptions& o) { o.logits_tile_tokens = 16; })},
-      {"shared expert, 1 rank", qwen2_moe_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
+       with({every_second, bf16_automatic, few_logits})},
+      {"qwen 3 next, 2 ranks, LoRA", qwen3_next_model, 2, 2, 1, 1024, lora({few_logits})},
+      {"shared expert, 1 rank", qwen2_moe_model, 1, 1, 1, 1024, few_logits},
       {"shared expert, 1 rank, the MLP of half of the layers, bf16", qwen2_moe_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::keep_attention;
-         o.keep_mlp_fraction = 0.5;
-         o.precision = Precision::bf16;
-         o.bf16_matmul = Bf16Matmul::fp32;
-         o.logits_tile_tokens = 16;
-       }},
-      {"mixture, 1 rank", mixture_model, 1, 1, 1, 1024, [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
+       with({keep(1, 0, 0.5), bf16, few_logits})},
+      {"mixture, 1 rank", mixture_model, 1, 1, 1, 1024, few_logits},
       {"mixture, 2 ranks, all kept, ZeRO 3", mixture_model, 2, 2, 2, 700,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::none;
-         o.zero = ZeroStage::parameters;
-         o.logits_tile_tokens = 16;
-       }},
-      {"mixture, 1 rank, layer inputs kept", mixture_model, 1, 1, 1, 1100,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::full;
-         o.logits_tile_tokens = 16;
-       }},
+       with({all_kept, zero(3), few_logits})},
+      {"mixture, 1 rank, layer inputs kept", mixture_model, 1, 1, 1, 1100, with({inputs_kept, few_logits})},
       {"mixture, 1 rank, the MLP of half of the layers, bf16", mixture_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::keep_attention;
-         o.keep_mlp_fraction = 0.5;
-         o.precision = Precision::bf16;
-         o.bf16_matmul = Bf16Matmul::fp32;
-         o.logits_tile_tokens = 16;
-       }},
-      {"mixture, 1 rank, bf16 matmuls", mixture_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) {
-         o.precision = Precision::bf16;
-         o.bf16_matmul = Bf16Matmul::native;
-         o.logits_tile_tokens = 16;
-       }},
+       with({keep(1, 0, 0.5), bf16, few_logits})},
+      {"mixture, 1 rank, bf16 matmuls", mixture_model, 1, 1, 1, 1024, with({bf16_matmuls, few_logits})},
   };
 }
 

@@ -191,23 +191,6 @@ TEST_F(OffloadedUpdate, is_so_where_fp16_skips_steps_that_overflow) {
   EXPECT_LT(outcome.skipped, 4);
 }
 
-TEST_F(OffloadedUpdate, of_a_step_that_is_refused_is_none) {
-  run_ranks_as_threads(1, [&](World& world) {
-    EngineOptions options;
-    options.offload.optimizer = Offload::disk;
-    options.offload.folder = disk_.path();
-    const auto engine = assemble(world, model_.path(), options);
-    const int head_unit = engine->layout().head_unit();
-    at::Tensor head = engine->unit_values(head_unit).clone();
-    head[0] = std::nan("");
-    testing::restore_unit(*engine, head_unit, "master", head);
-    const at::Tensor before = engine->unit_values(1).clone();
-    EXPECT_THROW(engine->train_step({testing::slice_of_batch(1, 10, kVocabulary, 1, 1, 0)}, 1e-3), DataError);
-    EXPECT_TRUE(at::equal(engine->unit_values(1), before));
-    EXPECT_EQ(engine->progress().optimizer_steps, 0);
-  });
-}
-
 // Counts the matrix products of the thread of the pass and the units stepped on any thread, and holds one
 // such step until the pass has made more products than `products_before`.
 struct KernelWatch {

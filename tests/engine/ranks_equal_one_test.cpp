@@ -190,20 +190,25 @@ TEST(Engine, a_step_without_targets_and_tokens_outside_the_vocabulary_are_data_e
   });
 }
 
+// Wherever the optimizer steps.
 TEST(Engine, a_loss_that_is_not_finite_leaves_the_parameters_alone) {
-  TemporaryFolder folder;
+  TemporaryFolder folder, disk;
   testing::write_tiny_model(folder.path(), testing::tiny_llama_config());
-  run_ranks_as_threads(1, [&](World& world) {
-    const auto engine = assemble(world, folder.path(), {});
-    const int head_unit = engine->layout().head_unit();
-    at::Tensor head = engine->unit_values(head_unit).clone();
-    head[0] = std::nan("");
-    testing::restore_unit(*engine, head_unit, "master", head);
-    const at::Tensor before = engine->unit_values(1).clone();
-    EXPECT_THROW(engine->train_step({testing::slice_of_batch(1, 10, 70, 1, 1, 0)}, 1e-3), DataError);
-    EXPECT_TRUE(at::equal(engine->unit_values(1), before));
-    EXPECT_EQ(engine->progress().optimizer_steps, 0);
-  });
+  EngineOptions offloaded;
+  offloaded.offload.optimizer = Offload::disk;
+  offloaded.offload.folder = disk.path();
+  for (const EngineOptions& options : {EngineOptions(), offloaded})
+    run_ranks_as_threads(1, [&](World& world) {
+      const auto engine = assemble(world, folder.path(), options);
+      const int head_unit = engine->layout().head_unit();
+      at::Tensor head = engine->unit_values(head_unit).clone();
+      head[0] = std::nan("");
+      testing::restore_unit(*engine, head_unit, "master", head);
+      const at::Tensor before = engine->unit_values(1).clone();
+      EXPECT_THROW(engine->train_step({testing::slice_of_batch(1, 10, 70, 1, 1, 0)}, 1e-3), DataError);
+      EXPECT_TRUE(at::equal(engine->unit_values(1), before));
+      EXPECT_EQ(engine->progress().optimizer_steps, 0);
+    });
 }
 
 }  // namespace

@@ -27,24 +27,26 @@ using testing::WatchedRun;
 
 constexpr int64_t kLayers = 5;
 
-Json five_layers(bool tied = false) {
-  Json config = testing::tiny_llama_config();
+Json with_five_layers(Json config) {
   config["num_hidden_layers"] = kLayers;
+  return config;
+}
+
+Json five_layers(bool tied = false) {
+  Json config = with_five_layers(testing::tiny_llama_config());
   config["tie_word_embeddings"] = tied;
   return config;
 }
 
 // Norms behind each part keep other tensors than Llama's.
 Json five_gemma3_layers() {
-  Json config = testing::tiny_gemma3_config();
-  config["num_hidden_layers"] = kLayers;
-  return config;
+  return with_five_layers(testing::tiny_gemma3_config());
 }
 
 // Layers of two kinds; `experts` beside their MLPs keep what goes into norms of their own.
 Json five_gemma4_layers(bool experts = false) {
-  Json config = experts ? testing::tiny_gemma4_experts_config() : testing::tiny_gemma4_config();
-  config["num_hidden_layers"] = kLayers;
+  Json config =
+      with_five_layers(experts ? testing::tiny_gemma4_experts_config() : testing::tiny_gemma4_config());
   config["layer_types"] = Json::array();
   for (int64_t layer = 0; layer < kLayers; ++layer)
     config["layer_types"].push_back(layer % 2 == 0 ? "full_attention" : "sliding_attention");
@@ -53,33 +55,22 @@ Json five_gemma4_layers(bool experts = false) {
 
 // The last three take keys of the first two, and all are told of their tokens.
 Json five_gemma4_e2b_layers() {
-  Json config = testing::tiny_gemma4_e2b_config();
-  config["num_hidden_layers"] = kLayers;
+  Json config = with_five_layers(testing::tiny_gemma4_e2b_config());
   config["num_kv_shared_layers"] = 3;
   for (const char* type : {"sliding_attention", "full_attention"}) config["layer_types"].push_back(type);
   return config;
 }
 
-// The first one has a DeltaNet.
-Json five_qwen3_5_layers() {
-  Json config = testing::tiny_qwen3_5_config();
-  config["num_hidden_layers"] = kLayers;
-  return config;
-}
-
 // Keeps logits beside gate|up, which the router's backward reads where weights do not sum to one.
 Json five_mixture_layers() {
-  Json config = testing::tiny_mixture_config();
+  Json config = with_five_layers(testing::tiny_mixture_config());
   config["norm_topk_prob"] = false;
-  config["num_hidden_layers"] = kLayers;
   return config;
 }
 
-// Keeps what the shared expert needs behind that.
-Json five_qwen3_next_layers() {
-  Json config = testing::tiny_qwen3_next_config();
-  config["num_hidden_layers"] = kLayers;
-  return config;
+// An encoder, whose head reads the embedding's matrix.
+Json five_bert_layers() {
+  return with_five_layers(testing::tiny_bert_config());
 }
 
 RecomputePlan plan_of(Recompute policy, int64_t every = 1, double fraction = 1) {
@@ -152,8 +143,11 @@ void expect_same_bits(const std::vector<PassRecord>& a, const std::vector<PassRe
 TEST(Recompute, every_plan_gives_losses_and_gradients_of_keeping_everything_to_the_bit) {
   for (const Json& model :
        {five_layers(), five_layers(/*tied=*/true), five_gemma3_layers(), five_gemma4_layers(),
-        five_qwen3_5_layers(), five_mixture_layers(), five_qwen3_next_layers(),
-        five_gemma4_layers(/*experts=*/true), five_gemma4_e2b_layers()}) {
+        with_five_layers(testing::tiny_qwen3_5_config()),  // the first one has a DeltaNet
+        five_mixture_layers(),
+        with_five_layers(
+            testing::tiny_qwen3_next_config()),  // keeps what the shared expert needs behind that
+        five_gemma4_layers(/*experts=*/true), five_gemma4_e2b_layers(), five_bert_layers()}) {
     testing::TemporaryFolder folder;
     testing::write_tiny_model(folder.path(), model);
     for (const int ranks : {1, 2}) {
@@ -169,11 +163,12 @@ TEST(Recompute, every_plan_gives_losses_and_gradients_of_keeping_everything_to_t
 }
 
 TEST(Recompute, plans_are_bitwise_equal_in_16_bits_whichever_dtype_multiplies) {
-  testing::TemporaryFolder folder, gemma3, mixture, e2b;
+  testing::TemporaryFolder folder, gemma3, mixture, e2b, bert;
   testing::write_tiny_model(folder.path(), five_layers());
   testing::write_tiny_model(gemma3.path(), five_gemma3_layers());
   testing::write_tiny_model(mixture.path(), five_mixture_layers());
   testing::write_tiny_model(e2b.path(), five_gemma4_e2b_layers());
+  testing::write_tiny_model(bert.path(), five_bert_layers());
   using Dtypes = std::pair<at::ScalarType, at::ScalarType>;
   for (const auto& [storage, compute] : {Dtypes{at::kBFloat16, at::kBFloat16},
                                          Dtypes{at::kBFloat16, at::kFloat}, Dtypes{at::kHalf, at::kFloat}})
@@ -181,13 +176,15 @@ TEST(Recompute, plans_are_bitwise_equal_in_16_bits_whichever_dtype_multiplies) {
                                        {folder.path(), 2},
                                        {gemma3.path(), 1},
                                        {mixture.path(), 1},
-                                       {e2b.path(), 1}}) {
+                                       {e2b.path(), 1},
+                                       {bert.path(), 1},
+                                       {bert.path(), 2}}) {
       const WatchedRun run{.ranks = ranks, .storage = storage, .compute = compute};
       const auto none = testing::run_pass(model, run, plan_of(Recompute::none));
       for (const RecomputePlan& plan :
-           {plan_of(Recompute::full), plan_of(Recompute::full, 3), plan_of(Recompute::keep_attention),
-            plan_of(Recompute::keep_attention, 2, 0.5), plan_of(Recompute::none, 1, 0.5), plans_of_parts()[0],
-            plans_of_parts()[2], plans_of_parts()[4]})
+           {plan_of(Recompute::full), plan_of(Recompute::full, 3), plan_of(Recompute::full, kLayers),
+            plan_of(Recompute::keep_attention), plan_of(Recompute::keep_attention, 2, 0.5),
+            plan_of(Recompute::none, 1, 0.5), plans_of_parts()[0], plans_of_parts()[2], plans_of_parts()[4]})
         expect_same_bits(
             testing::run_pass(model, run, plan), none,
             cat(name_of(plan), ", ", ranks, " ranks, values in ", storage, ", matmuls in ", compute));

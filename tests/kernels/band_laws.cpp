@@ -141,6 +141,10 @@ DrawnMask draw_mask(uint64_t seed, int64_t most_tokens) {
   return drawn;
 }
 
+DrawnMask whole(Causality causality, int64_t tokens, int64_t batch) {
+  return {visible_keys({.causality = causality}, {}, tokens, {{0, tokens}}, {{0, tokens}}), batch, ""};
+}
+
 SeenKeys seen_by(const VisibleKeys& keys, int64_t batch) {
   SeenKeys seen;
   seen.reserve(static_cast<size_t>(batch));
@@ -161,6 +165,15 @@ LawCase draw_heads(uint64_t seed) {
   const auto& [kv_of_query, kv_heads] = maps[seed % maps.size()];
   c.kv_of_query = kv_of_query;
   c.kv_heads = kv_heads;
+  return c;
+}
+
+LawCase draw_in_16_bits(uint64_t seed, int64_t width, at::ScalarType dtype) {
+  LawCase c = draw_heads(seed);
+  c.width = width;
+  c.dtype = dtype;
+  c.tolerance = dtype == at::kBFloat16 ? 2e-2 : 3e-3;
+  if (seed % 3 == 0) c.results = ResultDtype::fp32;
   return c;
 }
 

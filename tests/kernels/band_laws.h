@@ -24,6 +24,8 @@ struct DrawnMask {
 // ring_index of a zig-zag ring see of all keys, or of those of one ring_index. No blocks. Samples have 1 to
 // `most_tokens` tokens.
 DrawnMask draw_mask(uint64_t seed, int64_t most_tokens);
+// Whole samples of one document.
+DrawnMask whole(trireme::Causality causality, int64_t tokens, int64_t batch = 2);
 
 // The same as matrices.
 SeenKeys seen_by(const trireme::VisibleKeys& keys, int64_t batch);
@@ -40,6 +42,8 @@ struct LawCase {
 };
 // Grouped heads that are even, uneven, and with a key/value head that no query uses.
 LawCase draw_heads(uint64_t seed);
+// The same in 16 bits, every third with results in fp32.
+LawCase draw_in_16_bits(uint64_t seed, int64_t width, at::ScalarType dtype);
 
 // Forward and backward equal the definition. q, k and v are views of one tensor, as the layers have them, of
 // sample-major or token-major memory.

@@ -18,6 +18,7 @@ using trireme_test::draw_heads;
 using trireme_test::draw_mask;
 using trireme_test::DrawnMask;
 using trireme_test::LawCase;
+using trireme_test::whole;
 
 class CudaAttention : public ::testing::TestWithParam<at::ScalarType> {
  protected:
@@ -38,10 +39,6 @@ class CudaAttention : public ::testing::TestWithParam<at::ScalarType> {
     return c;
   }
 };
-
-DrawnMask whole(Causality causality, int64_t tokens) {
-  return {visible_keys({.causality = causality}, {}, tokens, {{0, tokens}}, {{0, tokens}}), 2, ""};
-}
 
 TEST_P(CudaAttention, equals_the_definition_on_random_masks) {
   const auto flash = kernel(AttentionKernel::flash), automatic = kernel(AttentionKernel::automatic);

@@ -27,6 +27,7 @@ using trireme_test::draw_heads;
 using trireme_test::draw_mask;
 using trireme_test::DrawnMask;
 using trireme_test::LawCase;
+using trireme_test::whole;
 
 constexpr const char* kFlash = "_flash_attention_forward";
 constexpr const char* kCudnn = "_cudnn_attention_forward";
@@ -59,16 +60,8 @@ std::unique_ptr<CallsAttention> tiles(int64_t most_tile_bytes = kTilesAtOnce_byt
 }
 
 LawCase in_16_bits(uint64_t seed) {
-  LawCase c = draw_heads(seed);
-  c.width = seed % 2 == 0 ? 32 : 40;
-  c.dtype = seed % 4 < 2 ? at::kBFloat16 : at::kHalf;
-  c.tolerance = c.dtype == at::kBFloat16 ? 2e-2 : 3e-3;
-  if (seed % 3 == 0) c.results = ResultDtype::fp32;
-  return c;
-}
-
-DrawnMask whole(Causality causality, int64_t tokens, int64_t batch = 2) {
-  return {visible_keys({.causality = causality}, {}, tokens, {{0, tokens}}, {{0, tokens}}), batch, ""};
+  return trireme_test::draw_in_16_bits(seed, seed % 2 == 0 ? 32 : 40,
+                                       seed % 4 < 2 ? at::kBFloat16 : at::kHalf);
 }
 
 // Calls of an operator since the counter was made.

@@ -44,12 +44,8 @@ class CudnnPacked : public ::testing::Test {
     return std::make_unique<CallsAttention>(std::move(kernels));
   }
   static LawCase heads(uint64_t seed) {
-    LawCase c = trireme_test::draw_heads(seed);
-    c.width = seed % 2 == 0 ? 32 : 48;
-    c.dtype = seed % 4 < 2 ? at::kBFloat16 : at::kHalf;
-    c.tolerance = c.dtype == at::kBFloat16 ? 2e-2 : 3e-3;
-    if (seed % 3 == 0) c.results = ResultDtype::fp32;
-    return c;
+    return trireme_test::draw_in_16_bits(seed, seed % 2 == 0 ? 32 : 48,
+                                         seed % 4 < 2 ? at::kBFloat16 : at::kHalf);
   }
 };
 

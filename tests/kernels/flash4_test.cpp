@@ -23,6 +23,7 @@ using trireme_test::Flash4Calls;
 using trireme_test::Flash4Fault;
 using trireme_test::LawCase;
 using trireme_test::PlayedFlash4;
+using trireme_test::whole;
 
 // Memory that nobody wrote reads as NaN.
 class Flash4 : public ::testing::Test {
@@ -49,15 +50,7 @@ class Flash4 : public ::testing::Test {
     return std::make_unique<CallsAttention>(std::move(kernels));
   }
   static LawCase heads(uint64_t seed) {
-    LawCase c = trireme_test::draw_heads(seed);
-    c.width = kFlash4Widths[seed % 2].width;
-    c.dtype = at::kBFloat16;
-    c.tolerance = 2e-2;
-    if (seed % 3 == 0) c.results = ResultDtype::fp32;
-    return c;
-  }
-  static DrawnMask whole(Causality causality, int64_t tokens, int64_t batch = 2) {
-    return {visible_keys({.causality = causality}, {}, tokens, {{0, tokens}}, {{0, tokens}}), batch, ""};
+    return trireme_test::draw_in_16_bits(seed, kFlash4Widths[seed % 2].width, at::kBFloat16);
   }
   static int64_t calls_of_others() {
     return trireme_test::calls_of("_flash_attention_forward") +

@@ -20,12 +20,13 @@
 namespace trireme {
 namespace {
 
+using testing::all_there;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::LauncherProcess;
 using testing::message_of;
 using ::testing::Not;
-using testing::soon;
+using testing::there;
 
 // host names: "good-1" runs the program; others fail as ssh does.
 constexpr const char* kSsh = R"sh(#!/bin/sh
@@ -80,12 +81,6 @@ class Hosts : public ::testing::Test {
       return launch_on_hosts(options, hosts, out, err);
     };
   }
-  std::string there() const { return ": > " + (folder_ / "there.").string() + "$RANK; "; }
-  bool all_there() const {
-    return soon([&] {
-      return std::filesystem::exists(folder_ / "there.0") && std::filesystem::exists(folder_ / "there.1");
-    });
-  }
   std::vector<pid_t> launchers() const {
     std::vector<pid_t> all;
     std::ifstream in(folder_ / "launchers");
@@ -126,7 +121,7 @@ TEST_F(Hosts, that_cannot_take_part_are_all_named_before_any_rank_starts) {
   std::vector<HostSlots> hosts{{"good-1", {0}}};
   for (const char* bad : {"nowhere", "stranger", "nokey", "nossh", "off", "empty", "elsewhere"})
     hosts.push_back({bad, {0}});
-  LauncherProcess first(options(there()), on(hosts));
+  LauncherProcess first(options(there(folder_)), on(hosts));
   EXPECT_EQ(first.wait(), 78);
   EXPECT_THAT(
       first.err(),
@@ -141,7 +136,7 @@ TEST_F(Hosts, that_cannot_take_part_are_all_named_before_any_rank_starts) {
 }
 
 TEST_F(Hosts, that_may_come_back_are_a_communication_error) {
-  LauncherProcess first(options(there()), on({{"off", {0}}, {"nossh", {0}}}));
+  LauncherProcess first(options(there(folder_)), on({{"off", {0}}, {"nossh", {0}}}));
   EXPECT_EQ(first.wait(), 75);
 }
 
@@ -164,9 +159,9 @@ TEST_F(Hosts, return_the_code_of_the_rank_to_blame) {
 
 TEST_F(Hosts, all_save_when_the_one_command_is_asked_to_stop) {
   LauncherProcess first(options("trap ': > " + (folder_ / "saved.").string() + "$RANK; exit 75' TERM; " +
-                                there() + "while :; do sleep 0.05; done"),
+                                there(folder_) + "while :; do sleep 0.05; done"),
                         on(kTwoHosts));
-  ASSERT_TRUE(all_there()) << first.err();
+  ASSERT_TRUE(all_there(folder_)) << first.err();
   first.send(SIGUSR1);
   EXPECT_EQ(first.wait(), 75) << first.err();
   for (const char* name : {"saved.0", "saved.1"}) EXPECT_TRUE(std::filesystem::exists(folder_ / name));
@@ -174,9 +169,9 @@ TEST_F(Hosts, all_save_when_the_one_command_is_asked_to_stop) {
 }
 
 TEST_F(Hosts, keep_no_process_when_the_one_command_is_killed) {
-  const std::string pids = "echo $$ > " + (folder_ / "pid.").string() + "$RANK; " + there();
+  const std::string pids = "echo $$ > " + (folder_ / "pid.").string() + "$RANK; " + there(folder_);
   LauncherProcess first(options(pids + "sleep 100"), on(kTwoHosts));
-  ASSERT_TRUE(all_there()) << first.err();
+  ASSERT_TRUE(all_there(folder_)) << first.err();
   first.send(SIGKILL);
   for (const pid_t launcher : launchers()) EXPECT_TRUE(testing::ends_soon(launcher));
   for (const char* name : {"pid.0", "pid.1"})
@@ -185,8 +180,8 @@ TEST_F(Hosts, keep_no_process_when_the_one_command_is_killed) {
 
 TEST_F(Hosts, whose_connection_is_lost_stop_the_run_and_are_named) {
   set("CUT", "yes");  // ssh ends with 255 when its launcher does
-  LauncherProcess first(options(there() + "sleep 100"), on(kTwoHosts));
-  ASSERT_TRUE(all_there()) << first.err();
+  LauncherProcess first(options(there(folder_) + "sleep 100"), on(kTwoHosts));
+  ASSERT_TRUE(all_there(folder_)) << first.err();
   ::kill(launchers().back(), SIGKILL);
   EXPECT_EQ(first.wait(), 75) << first.err();
   EXPECT_THAT(first.err(),

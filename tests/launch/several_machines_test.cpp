@@ -17,6 +17,7 @@
 namespace trireme {
 namespace {
 
+using testing::all_there;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::LauncherProcess;
@@ -24,6 +25,7 @@ using ::testing::Not;
 using testing::shell;
 using testing::soon;
 using testing::TemporaryFolder;
+using testing::there;
 
 int free_port() {
   const int descriptor = ::socket(AF_INET, SOCK_STREAM, 0);
@@ -53,12 +55,6 @@ class Machines : public ::testing::Test {
     options.secret_file = (folder_ / "secret").string();
     options.join_seconds = 30;
     return options;
-  }
-  std::string there() const { return ": > " + (folder_ / "there.").string() + "$RANK; "; }
-  bool all_there() const {
-    return soon([&] {
-      return std::filesystem::exists(folder_ / "there.0") && std::filesystem::exists(folder_ / "there.1");
-    });
   }
 
   TemporaryFolder folder_;
@@ -115,12 +111,12 @@ TEST_F(Machines, stop_together_whichever_is_asked) {
       std::filesystem::remove(folder_ / name);
     // The rank of the other machine takes longer to save than what follows a failure would give it.
     const std::string script = "trap '[ $RANK = " + std::to_string(asked) + " ] || sleep 1.6; : > " +
-                               (folder_ / "saved.").string() + "$RANK; exit 75' TERM; " + there() +
+                               (folder_ / "saved.").string() + "$RANK; exit 75' TERM; " + there(folder_) +
                                "while :; do sleep 0.05; done";
     LaunchOptions of_first = options(0, script);
     of_first.max_restarts = 5;
     LauncherProcess first(of_first), other(options(1, script));
-    ASSERT_TRUE(all_there());
+    ASSERT_TRUE(all_there(folder_));
     (asked == 0 ? first : other).send(SIGHUP);
     EXPECT_EQ(first.wait(), 75) << first.err();
     EXPECT_EQ(other.wait(), 75) << other.err();
@@ -133,10 +129,10 @@ TEST_F(Machines, stop_together_whichever_is_asked) {
 TEST_F(Machines, end_when_a_launcher_is_killed_and_name_it) {
   for (const int killed : {0, 1}) {
     for (const char* name : {"there.0", "there.1"}) std::filesystem::remove(folder_ / name);
-    LaunchOptions of_first = options(0, there() + "sleep 20");
+    LaunchOptions of_first = options(0, there(folder_) + "sleep 20");
     of_first.max_restarts = 5;
-    LauncherProcess first(of_first), other(options(1, there() + "sleep 20"));
-    ASSERT_TRUE(all_there());
+    LauncherProcess first(of_first), other(options(1, there(folder_) + "sleep 20"));
+    ASSERT_TRUE(all_there(folder_));
     (killed == 0 ? first : other).send(SIGKILL);
     LauncherProcess& left = killed == 0 ? other : first;
     EXPECT_EQ(left.wait(), 75) << left.err();
@@ -147,11 +143,11 @@ TEST_F(Machines, end_when_a_launcher_is_killed_and_name_it) {
 
 // As ranks do that wait for the lost machine's in a collective.
 TEST_F(Machines, end_with_the_code_of_a_lost_peer_where_their_ranks_had_to_be_killed) {
-  const std::string script = "trap '' TERM; " + there() + "while :; do sleep 0.05; done";
+  const std::string script = "trap '' TERM; " + there(folder_) + "while :; do sleep 0.05; done";
   LaunchOptions of_first = options(0, script);
   of_first.grace_seconds = 0.3;
   LauncherProcess first(of_first), other(options(1, script));
-  ASSERT_TRUE(all_there());
+  ASSERT_TRUE(all_there(folder_));
   other.send(SIGKILL);
   EXPECT_EQ(first.wait(), 75) << first.err();
   EXPECT_THAT(first.err(), AllOf(HasSubstr("the launcher of machine 1 ("), HasSubstr("is gone"),
@@ -265,8 +261,9 @@ TEST_F(Machines, that_wait_for_others_end_at_once_when_asked_to_stop) {
 TEST_F(Machines, end_at_a_second_request_though_the_launcher_of_another_is_stopped) {
   for (const int stopped : {0, 1}) {
     for (const char* name : {"there.0", "there.1"}) std::filesystem::remove(folder_ / name);
-    LauncherProcess first(options(0, there() + "sleep 20")), other(options(1, there() + "sleep 20"));
-    ASSERT_TRUE(all_there());
+    LauncherProcess first(options(0, there(folder_) + "sleep 20")),
+        other(options(1, there(folder_) + "sleep 20"));
+    ASSERT_TRUE(all_there(folder_));
     LauncherProcess& left = stopped == 0 ? other : first;
     (stopped == 0 ? first : other).send(SIGSTOP);
     left.send(SIGTERM);

@@ -55,6 +55,19 @@ inline pid_t read_pid(const std::filesystem::path& file) {
   return pid;
 }
 
+// Words of a script: its rank leaves the file "there.RANK".
+inline std::string there(const TemporaryFolder& folder) {
+  return ": > " + (folder / "there.").string() + "$RANK; ";
+}
+// Whether each of the first ranks has left "WHAT.RANK", soon.
+inline bool all_there(const TemporaryFolder& folder, int ranks = 2, const std::string& what = "there") {
+  return soon([&] {
+    for (int rank = 0; rank < ranks; ++rank)
+      if (!std::filesystem::exists(folder / (what + "." + std::to_string(rank)))) return false;
+    return true;
+  });
+}
+
 class LauncherProcess {
  public:
   explicit LauncherProcess(

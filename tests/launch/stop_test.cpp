@@ -9,26 +9,19 @@ namespace trireme {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::all_there;
 using ::testing::HasSubstr;
 using testing::LauncherProcess;
 using ::testing::Not;
 using testing::shell;
-using testing::soon;
 using testing::TemporaryFolder;
+using testing::there;
 
 // A rank that says it is there, and that takes a while to save when it is asked to stop.
 std::string saves(const TemporaryFolder& folder, const std::string& seconds) {
-  const std::string file = (folder / "rank").string();
-  return "trap 'echo asked >> " + file + ".asked.$RANK; sleep " + seconds + "; : > " + file +
-         ".saved.$RANK; exit 75' TERM; : > " + file + ".there.$RANK; while :; do sleep 0.05; done";
-}
-
-bool all_there(const TemporaryFolder& folder, int ranks, const std::string& what = "there") {
-  return soon([&] {
-    for (int rank = 0; rank < ranks; ++rank)
-      if (!fs::exists(folder / ("rank." + what + "." + std::to_string(rank)))) return false;
-    return true;
-  });
+  const auto file = [&](const char* name) { return (folder / name).string() + ".$RANK"; };
+  return "trap 'echo asked >> " + file("asked") + "; sleep " + seconds + "; : > " + file("saved") +
+         "; exit 75' TERM; " + there(folder) + "while :; do sleep 0.05; done";
 }
 
 class StopSignal : public ::testing::TestWithParam<int> {};
@@ -39,7 +32,7 @@ TEST_P(StopSignal, is_passed_on_and_the_ranks_may_save) {
   ASSERT_TRUE(all_there(folder, 2));
   launcher.send(GetParam());
   EXPECT_EQ(launcher.wait(), 75) << launcher.err();
-  for (const char* name : {"rank.saved.0", "rank.saved.1"}) EXPECT_TRUE(fs::exists(folder / name)) << name;
+  for (const char* name : {"saved.0", "saved.1"}) EXPECT_TRUE(fs::exists(folder / name)) << name;
   EXPECT_THAT(launcher.err(), HasSubstr("stopped by signal " + std::to_string(GetParam())));
 }
 
@@ -56,8 +49,8 @@ TEST(Stop, repeats_of_any_kind_within_two_seconds_are_one_request) {
   }
   EXPECT_EQ(launcher.wait(), 75) << launcher.err();
   for (int rank = 0; rank < 2; ++rank) {
-    EXPECT_TRUE(fs::exists(folder / ("rank.saved." + std::to_string(rank))));
-    EXPECT_EQ(testing::bytes_of(folder / ("rank.asked." + std::to_string(rank))), "asked\n");
+    EXPECT_TRUE(fs::exists(folder / ("saved." + std::to_string(rank))));
+    EXPECT_EQ(testing::bytes_of(folder / ("asked." + std::to_string(rank))), "asked\n");
   }
 }
 
@@ -75,8 +68,8 @@ TEST(Stop, a_second_request_ends_the_ranks_at_once_and_names_them) {
 
 TEST(Stop, has_a_deadline_after_which_ranks_are_killed_and_named) {
   const TemporaryFolder folder;
-  LaunchOptions options = shell(2, "[ $RANK = 0 ] && trap '' TERM; : > " + (folder / "rank.there.").string() +
-                                       "$RANK; for i in $(seq 200); do sleep 0.1; done");
+  LaunchOptions options =
+      shell(2, "[ $RANK = 0 ] && trap '' TERM; " + there(folder) + "for i in $(seq 200); do sleep 0.1; done");
   options.stop_seconds = 0.5;
   LauncherProcess launcher(options);
   ASSERT_TRUE(all_there(folder, 2));
@@ -99,7 +92,7 @@ TEST(Stop, leaves_alone_a_signal_that_was_ignored_before) {
   ASSERT_TRUE(all_there(folder, 1));
   ::kill(child, SIGHUP);
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  EXPECT_FALSE(fs::exists(folder / "rank.asked.0"));
+  EXPECT_FALSE(fs::exists(folder / "asked.0"));
   ::kill(child, SIGTERM);
   int status = 0;
   ::waitpid(child, &status, 0);
@@ -123,7 +116,7 @@ TEST(Stop, that_comes_after_the_end_does_not_change_the_code) {
 
 TEST(Stop, between_two_attempts_is_heard) {
   const TemporaryFolder folder;
-  LaunchOptions options = shell(1, ": >> " + (folder / "rank.there.0").string() + "; exit 75");
+  LaunchOptions options = shell(1, ": >> " + (folder / "there.0").string() + "; exit 75");
   options.max_restarts = 1000;
   LauncherProcess launcher(options);
   ASSERT_TRUE(all_there(folder, 1));
@@ -149,8 +142,8 @@ TEST(Stop, that_one_rank_was_asked_for_is_one_of_the_run_and_no_reason_to_restar
 TEST(Stop, that_a_rank_answers_with_an_error_shows_the_error) {
   const TemporaryFolder folder;
   LauncherProcess launcher(
-      shell(2, "trap '[ $RANK = 1 ] && { echo disk full >&2; exit 65; }; exit 75' TERM; : > " +
-                   (folder / "rank.there.").string() + "$RANK; while :; do sleep 0.05; done"));
+      shell(2, "trap '[ $RANK = 1 ] && { echo disk full >&2; exit 65; }; exit 75' TERM; " + there(folder) +
+                   "while :; do sleep 0.05; done"));
   ASSERT_TRUE(all_there(folder, 2));
   launcher.send(SIGTERM);
   EXPECT_EQ(launcher.wait(), 65);

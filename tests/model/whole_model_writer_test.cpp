@@ -15,6 +15,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/source_folder.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/tensor_bytes.h"
 
 namespace trireme {
 namespace whole_model_writer_test {
@@ -22,18 +23,13 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using testing::bytes_of;
 using ::testing::HasSubstr;
 using testing::message_of;
 using testing::TemporaryFolder;
 
 fs::path fixture(const std::string& name) {
   return testing::source_folder() / "tests/parity/fixtures" / name;
-}
-
-std::string bytes_of(const SafetensorsEntry& entry) {
-  std::string bytes(static_cast<size_t>(entry.bytes), '\0');
-  entry.read(0, bytes.data(), entry.bytes);
-  return bytes;
 }
 
 class WholeModelWriter : public ::testing::TestWithParam<std::string> {

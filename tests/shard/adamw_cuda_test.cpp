@@ -1,11 +1,10 @@
 // A GPU's AdamW is bit for bit the same arithmetic compiled for the host, for spans of every alignment.
-#include <cstring>
-
 #include <gtest/gtest.h>
 
 #include "trireme/kernels/split_master.h"
 #include "trireme/shard/adamw_device.h"
 
+#include "tests/shard/adamw_one_by_one.h"
 #include "tests/support/device_under_test.h"
 
 namespace trireme::adamw_cuda_test {
@@ -36,32 +35,6 @@ struct Buffers {
   }
 };
 
-// The same on the host.
-void step_here(const AdamwSpan<float>& span, const AdamwStep& step) {
-  for (int64_t i = 0; i < span.count; ++i)
-    step_element(step, span.master[i], span.gradient[i], span.mean[i], span.square[i]);
-}
-void step_here(const AdamwSpan<Bf16>& span, const AdamwStep& step) {
-  const auto widened = [](Bf16 moment) {
-    const uint32_t bits = static_cast<uint32_t>(moment.bits) << 16;
-    float value;
-    memcpy(&value, &bits, sizeof(value));
-    return value;
-  };
-  const auto rounded = [](float value, uint64_t key, uint64_t element) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    return Bf16{rounded_bits(bits, rounding_number(rounding_word(key, element / 4), element))};
-  };
-  for (int64_t i = 0; i < span.count; ++i) {
-    const uint64_t element = span.first_element + static_cast<uint64_t>(i);
-    float mean = widened(span.mean[i]), square = widened(span.square[i]);
-    step_element(step, span.master[i], span.gradient[i], mean, square);
-    span.mean[i] = rounded(mean, span.mean_key, element);
-    span.square[i] = rounded(square, span.square_key, element);
-  }
-}
-
 bool same_bits(const at::Tensor& there, const at::Tensor& here) {
   return at::equal(there.to(at::kCPU).view(at::kByte), here.view(at::kByte));
 }
@@ -84,7 +57,7 @@ void expect_the_bits_of_the_host(at::ScalarType moments) {
         split_masters(split.master, split.values, low);
         for (int64_t steps = 1; steps <= 2; ++steps) {
           const AdamwStep step = adamw_step(0.9, 0.999, 1e-8, 0.1, 1e-3, 0.7, steps);
-          step_here(here.span(offset, count, first_element), step);
+          testing::step_one_by_one(here.span(offset, count, first_element), step);
           round_masters(here.master.slice(0, offset), here.values.slice(0, offset));
           step_adamw(there.span(offset, count, first_element), step, *device);
           AdamwSpan<Moment> halves = split.span(offset, count, first_element);

@@ -1,7 +1,6 @@
 // AdamW on a CPU: it is AdamW in fp64, and every compilation of its kernel, in spans of every length, and
 // ATen's operations on another device have the bits of step_element, one element at a time.
 #include <cmath>
-#include <cstring>
 
 #include <gtest/gtest.h>
 
@@ -10,6 +9,7 @@
 #include "trireme/shard/adamw_host_kernel.h"
 #include "trireme/shard/optimizer.h"
 
+#include "tests/shard/adamw_one_by_one.h"
 #include "tests/support/guarded_device.h"
 
 namespace trireme::adamw_host_test {
@@ -58,32 +58,6 @@ struct State {
   }
 };
 
-// One after the other.
-float wide(Bf16 moment) {
-  const uint32_t bits = static_cast<uint32_t>(moment.bits) << 16;
-  float value = 0;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
-void round(float moment, Bf16& to, uint64_t key, uint64_t element) {
-  uint32_t bits = 0;
-  std::memcpy(&bits, &moment, sizeof(bits));
-  to.bits = rounded_bits(bits, rounding_number(rounding_word(key, element / 4), element));
-}
-void step_one_by_one(const AdamwSpan<float>& span, const AdamwStep& step) {
-  for (int64_t i = 0; i < span.count; ++i)
-    step_element(step, span.master[i], span.gradient[i], span.mean[i], span.square[i]);
-}
-void step_one_by_one(const AdamwSpan<Bf16>& span, const AdamwStep& step) {
-  for (int64_t i = 0; i < span.count; ++i) {
-    const uint64_t element = span.first_element + static_cast<uint64_t>(i);
-    float mean = wide(span.mean[i]), square = wide(span.square[i]);
-    step_element(step, span.master[i], span.gradient[i], mean, square);
-    round(mean, span.mean[i], span.mean_key, element);
-    round(square, span.square[i], span.square_key, element);
-  }
-}
-
 template <typename Moment>
 void expect_the_bits_of_one_by_one(void (*kernel)(const AdamwSpan<Moment>&, const AdamwStep&)) {
   for (const int64_t count : {1, 15, 1000, 1024, 5003})
@@ -92,7 +66,7 @@ void expect_the_bits_of_one_by_one(void (*kernel)(const AdamwSpan<Moment>&, cons
       const State<Moment> expected = State<Moment>::random(count), got = expected.clone();
       const int64_t cut = count / 3;  // no multiple of a group of random numbers
       for (int64_t steps = 1; steps <= 2; ++steps) {
-        step_one_by_one(expected.span(false, 0, count), step_numbers(steps));
+        testing::step_one_by_one(expected.span(false, 0, count), step_numbers(steps));
         kernel(got.span(split, 0, cut), step_numbers(steps));
         kernel(got.span(split, cut, count), step_numbers(steps));
       }

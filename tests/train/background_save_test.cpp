@@ -2,7 +2,6 @@
 #include "trireme/train/background_save.h"
 
 #include <csignal>
-#include <fstream>
 #include <optional>
 #include <sys/resource.h>
 
@@ -245,11 +244,7 @@ TEST(BackgroundSave, tells_what_steps_lost_to_it_and_what_it_took_beside_them) {
     if (step == 5) held.release();
   });
   std::map<int64_t, Json> records;
-  std::ifstream in(options.output_dir / "metrics.jsonl");
-  for (std::string line; std::getline(in, line);) {
-    Json record = Json::parse(line);
-    records[record["step"].get<int64_t>()] = record;
-  }
+  for (const Json& record : testing::metrics_of(options)) records[record["step"].get<int64_t>()] = record;
   std::vector<int64_t> saves, done;
   for (const auto& [step, record] : records) {
     if (record.contains("save_seconds")) saves.push_back(step);

@@ -2,7 +2,6 @@
 #include "trireme/train/best_checkpoint.h"
 
 #include <cmath>
-#include <fstream>
 #include <map>
 
 #include <gmock/gmock.h>
@@ -58,9 +57,8 @@ TrainOptions growing_worse(const TinyRun& run) {
 // The evaluated step with the smallest loss.
 int64_t best_step_of(const TrainOptions& options) {
   std::map<double, int64_t> steps;
-  std::ifstream in(RunDirectory(options.output_dir).metrics());
-  for (std::string line; std::getline(in, line);)
-    if (const Json record = Json::parse(line); record.contains("eval_loss"))
+  for (const Json& record : testing::metrics_of(options))
+    if (record.contains("eval_loss"))
       steps[record["eval_loss"].get<double>()] = record["step"].get<int64_t>();
   return steps.begin()->second;
 }

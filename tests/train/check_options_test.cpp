@@ -242,7 +242,7 @@ TEST(TrainedOptions, of_a_step_that_no_memory_holds_are_refused) {
   options.samples.packing.kind = Packing::none;
   options.samples.max_seq_length = int64_t{1} << 30;
   options.per_device_train_batch_size = kMostBatches;
-  EXPECT_THAT(message_of<ConfigError>([&] { testing::train_on_ranks(1, options); }),
+  EXPECT_THAT(testing::problem_of(options),
               AllOf(HasSubstr("one step of a rank has"), HasSubstr("1,073,741,824 tokens")));
 }
 

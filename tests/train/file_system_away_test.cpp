@@ -8,7 +8,6 @@
 #include "trireme/base/error.h"
 #include "trireme/train/run_directory.h"
 
-#include "tests/support/error_message.h"
 #include "tests/support/failing_file.h"
 #include "tests/train/tiny_run.h"
 
@@ -21,7 +20,6 @@ using ::testing::ElementsAre;
 using testing::FailingFile;
 using testing::FileCall;
 using ::testing::HasSubstr;
-using testing::message_of;
 using testing::saved_steps;
 using testing::TinyRun;
 using testing::train_on_ranks;
@@ -46,7 +44,7 @@ TEST(FileSystemAway, while_a_checkpoint_is_checked_leaves_it_the_one_to_resume_f
   {
     const FailingFile away(FileCall::read, "step-7/rank-00001", ESTALE);
     EXPECT_THAT(
-        message_of<SystemFault>([&] { train_on_ranks(2, options); }),
+        testing::problem_of<SystemFault>(options, 2),
         AnyOf(HasSubstr("Stale file handle; its file system is away"), HasSubstr("failed while checking")));
     EXPECT_TRUE(away.reached());
   }
@@ -57,7 +55,7 @@ TEST(FileSystemAway, while_a_checkpoint_is_checked_leaves_it_the_one_to_resume_f
 TEST(FileSystemAway, while_the_weights_are_read_ends_all_ranks_together) {
   const TinyRun run;
   const FailingFile away(FileCall::read, "model/model.safetensors", ETIMEDOUT);
-  EXPECT_THAT(message_of<SystemFault>([&] { train_on_ranks(2, run.options("run")); }),
+  EXPECT_THAT(testing::problem_of<SystemFault>(run.options("run"), 2),
               AnyOf(HasSubstr("its file system is away"), HasSubstr("failed while reading the model")));
 }
 
@@ -67,7 +65,7 @@ TEST(FileSystemAway, while_a_checkpoint_is_saved_tells_the_step_and_the_one_befo
     TrainOptions options = with_checkpoints(run);
     options.engine.save_in_background = in_background;
     const FailingFile away(FileCall::sync, "step-6.tmp/rank-00001", ESTALE);
-    EXPECT_THAT(message_of<SystemFault>([&] { train_on_ranks(2, options); }),
+    EXPECT_THAT(testing::problem_of<SystemFault>(options, 2),
                 AllOf(HasSubstr("could not save the checkpoint of step 6"),
                       HasSubstr("The last good checkpoint is"), HasSubstr("step-3")));
     EXPECT_THAT(saved_steps(options), ElementsAre(3));

@@ -20,6 +20,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::message_of;
+using testing::problem_of;
 using testing::saved_steps;
 using testing::TinyRun;
 using testing::train_on_ranks;
@@ -40,7 +41,7 @@ TEST(HeldOutSamples, of_another_vocabulary_are_refused_before_the_first_step) {
     TrainOptions options = run.options(cat("run-", ranks));
     options.context_stages = "16:3";
     options.eval_file = foreign_at_the_end(run);
-    EXPECT_THAT(message_of<DataError>([&] { train_on_ranks(ranks, options); }), HasSubstr("50000"));
+    EXPECT_THAT(problem_of<DataError>(options, ranks), HasSubstr("50000"));
     EXPECT_FALSE(fs::exists(RunDirectory(options.output_dir).metrics())) << "a step was taken";
     options.max_eval_samples = 4;  // nothing else is read
     EXPECT_EQ(train_on_ranks(ranks, options).outcome.steps, 3);

@@ -8,7 +8,6 @@
 #include "trireme/train/continued_run.h"
 #include "trireme/train/run_directory.h"
 
-#include "tests/support/error_message.h"
 #include "tests/train/tiny_run.h"
 
 namespace trireme::lora_run_test {
@@ -16,6 +15,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::problem_of;
 using testing::tensors_of;
 using testing::TinyOutcome;
 using testing::TinyRun;
@@ -26,10 +26,6 @@ TrainOptions adapted(const TinyRun& run, const char* output_name) {
   options.engine.lora.rank = 4;
   options.engine.lora.alpha = 16;
   return options;
-}
-
-std::string problem_of(const TrainOptions& options) {
-  return testing::message_of<ConfigError>([&] { train_on_ranks(1, options); });
 }
 
 // To the bit: `rest` is a run whose steps are counted from `steps_before` of `whole` on.
@@ -180,8 +176,7 @@ TEST(LoraRun, is_no_model_to_begin_with) {
   const TinyOutcome trained = train_on_ranks(1, adapted(run, "run"), 2);
   TrainOptions options = run.options("next");
   options.model_dir = trained.outcome.checkpoint;
-  EXPECT_THAT(testing::message_of<DataError>([&] { train_on_ranks(1, options); }),
-              AllOf(HasSubstr("of a LoRA adapter"), HasSubstr("--merge")));
+  EXPECT_THAT(problem_of<DataError>(options), AllOf(HasSubstr("of a LoRA adapter"), HasSubstr("--merge")));
 }
 
 TEST(LoraRun, options_of_lora_without_a_rank_are_refused) {

@@ -10,6 +10,7 @@
 #include "tests/engine/tiny_model.h"
 #include "tests/support/file_bytes.h"
 #include "tests/support/file_operations.h"
+#include "tests/support/json_lines.h"
 #include "tests/support/small_files.h"
 
 namespace fs = std::filesystem;
@@ -19,6 +20,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::json_lines;
 using testing::SmallFiles;
 using testing::TemporaryFolder;
 
@@ -28,13 +30,6 @@ StepRecord record_of(int64_t step) {
   record.loss = 2.5;
   record.memory_bytes = int64_t{3} << 20;
   return record;
-}
-
-std::vector<Json> lines_of(const std::filesystem::path& file) {
-  std::vector<Json> all;
-  std::ifstream in(file);
-  for (std::string line; std::getline(in, line);) all.push_back(Json::parse(line));
-  return all;
 }
 
 TEST(Metrics, a_resumed_run_keeps_the_lines_up_to_its_step_and_drops_a_torn_last_one) {
@@ -49,11 +44,11 @@ TEST(Metrics, a_resumed_run_keeps_the_lines_up_to_its_step_and_drops_a_torn_last
     MetricsLog log(file, 3);
     EXPECT_EQ(log.write(record_of(4).to_json()), "");
   }
-  const auto lines = lines_of(file);
+  const auto lines = json_lines(file);
   ASSERT_EQ(lines.size(), 4U);
   for (size_t i = 0; i < 4; ++i) EXPECT_EQ(lines[i]["step"], i + 1);
   const MetricsLog emptied(file, -1);
-  EXPECT_TRUE(lines_of(file).empty());
+  EXPECT_TRUE(json_lines(file).empty());
 }
 
 TEST(Metrics, a_record_tells_the_peak_bytes_of_every_category) {
@@ -88,7 +83,7 @@ TEST(Metrics, a_full_disk_is_told_and_leaves_whole_lines) {
     EXPECT_THAT(log.write(record_of(2).to_json()), HasSubstr("large"));
   }
   EXPECT_EQ(log.write(record_of(3).to_json()), "");
-  const auto lines = lines_of(folder / "metrics.jsonl");
+  const auto lines = json_lines(folder / "metrics.jsonl");
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_EQ(lines[1]["step"], 3);
 }
@@ -145,7 +140,7 @@ TEST(Metrics, a_file_that_was_removed_is_told_and_begun_anew) {
   fs::remove_all(folder / "run");
   EXPECT_THAT(log.write(record_of(2).to_json()), HasSubstr("removed"));
   EXPECT_EQ(log.write(record_of(3).to_json()), "");
-  EXPECT_EQ(lines_of(file).size(), 2U);
+  EXPECT_EQ(json_lines(file).size(), 2U);
 }
 
 TEST(Metrics, a_file_that_could_not_be_begun_anew_is_tried_again) {
@@ -156,7 +151,7 @@ TEST(Metrics, a_file_that_could_not_be_begun_anew_is_tried_again) {
   EXPECT_NE(log.write(record_of(1).to_json()), "");
   fs::remove(folder / "run");
   EXPECT_THAT(log.write(record_of(2).to_json()), HasSubstr("begun anew"));
-  EXPECT_EQ(lines_of(folder / "run/metrics.jsonl").size(), 1U);
+  EXPECT_EQ(json_lines(folder / "run/metrics.jsonl").size(), 1U);
 }
 
 }  // namespace

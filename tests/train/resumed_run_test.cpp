@@ -13,7 +13,6 @@
 #include "trireme/data/indexed_dataset.h"
 #include "trireme/train/run_directory.h"
 
-#include "tests/support/error_message.h"
 #include "tests/support/file_bytes.h"
 #include "tests/support/source_folder.h"
 #include "tests/train/tiny_run.h"
@@ -27,14 +26,11 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using testing::problem_of;
 using testing::saved_steps;
 using testing::TinyOutcome;
 using testing::TinyRun;
 using testing::train_on_ranks;
-
-std::string problem_of(const TrainOptions& options, int ranks = 1) {
-  return testing::message_of<ConfigError>([&] { train_on_ranks(ranks, options); });
-}
 
 fs::path tokenizer() {
   return testing::source_folder() / "tests/tokenizer/fixtures/gpt2_tokenizer.json";
@@ -183,9 +179,8 @@ TEST(ResumedRun, sees_a_tokenized_set_that_was_made_anew_under_its_name) {
 }
 
 Json record_with(const TrainOptions& options, const std::string& key) {
-  std::ifstream in(RunDirectory(options.output_dir).metrics());
-  for (std::string line; std::getline(in, line);)
-    if (Json record = Json::parse(line); record.contains(key)) return record;
+  for (const Json& record : testing::metrics_of(options))
+    if (record.contains(key)) return record;
   return nullptr;
 }
 

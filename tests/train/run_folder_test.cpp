@@ -9,7 +9,6 @@
 #include "trireme/comm/thread_world.h"
 #include "trireme/train/run_directory.h"
 
-#include "tests/support/error_message.h"
 #include "tests/support/file_bytes.h"
 #include "tests/train/tiny_run.h"
 
@@ -20,7 +19,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using testing::message_of;
 using testing::TinyRun;
 using testing::train_on_ranks;
 
@@ -60,7 +58,7 @@ TEST(RunFolder, is_one_run_s_at_a_time) {
   run_ranks_as_threads(1, [&](World& world) {
     TrainHooks hooks;
     hooks.on_step = [&](const StepRecord& record) {
-      if (record.step == 1) second = message_of<ConfigError>([&] { train_on_ranks(1, options); });
+      if (record.step == 1) second = testing::problem_of(options);
     };
     train(world, options, hooks);
   });

@@ -1,5 +1,4 @@
 // A binary of its own: it makes the caching allocator, which counts bytes, libtorch's for the whole process.
-#include <fstream>
 #include <optional>
 
 #include <gmock/gmock.h>
@@ -32,10 +31,8 @@ TEST(RunMemory, of_each_record_is_what_the_tensors_took) {
   const auto parameters =
       static_cast<double>(make_model_layout(read_model_config(run.model())).parameter_count()) *
       sizeof(float);
-  std::ifstream in(options.output_dir / "metrics.jsonl");
-  int records = 0;
-  for (std::string line; std::getline(in, line); ++records) {
-    const Json record = Json::parse(line);
+  const std::vector<Json> records = testing::metrics_of(options);
+  for (const Json& record : records) {
     const Json& memory = record["memory"];
     for (const auto& [category, factor] : {std::pair("parameters", 1), {"gradients", 1}, {"optimizer", 2}}) {
       EXPECT_GE(memory[category].get<double>(), factor * parameters) << category;
@@ -44,7 +41,7 @@ TEST(RunMemory, of_each_record_is_what_the_tensors_took) {
     EXPECT_GT(memory["activations"].get<double>(), 0);
     EXPECT_GT(record["memory_bytes"].get<double>(), 4 * parameters);
   }
-  EXPECT_EQ(records, 2);
+  EXPECT_EQ(records.size(), 2U);
 }
 
 TEST(RunMemory, of_a_save_in_the_background_is_what_the_forecast_says) {
@@ -60,12 +57,9 @@ TEST(RunMemory, of_a_save_in_the_background_is_what_the_forecast_says) {
     inputs.model.unit_elements.push_back(unit.elements);
   inputs = with_ranks(inputs, 2, 0);
   inputs.save_in_background = true;
-  std::ifstream in(options.output_dir / "metrics.jsonl");
-  for (std::string line; std::getline(in, line);) {
-    const Json record = Json::parse(line);
+  for (const Json& record : testing::metrics_of(options))
     EXPECT_EQ(record["memory"]["snapshot"], record["step"] > 2 ? snapshot_bytes(inputs) : 0)
         << record["step"];
-  }
 }
 
 // Beside the run that it stands for, at the same length.

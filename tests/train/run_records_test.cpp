@@ -2,7 +2,6 @@
 #include "trireme/train/run_records.h"
 
 #include <cmath>
-#include <fstream>
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -23,16 +22,10 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::metrics_of;
 using testing::TinyOutcome;
 using testing::TinyRun;
 using testing::train_on_ranks;
-
-std::vector<Json> records_of(const TrainOptions& options) {
-  std::vector<Json> all;
-  std::ifstream in(options.output_dir / "metrics.jsonl");
-  for (std::string line; std::getline(in, line);) all.push_back(Json::parse(line));
-  return all;
-}
 
 void with_engine(const TrainOptions& options, const std::function<void(Engine&)>& body) {
   at::set_num_threads(1);
@@ -95,7 +88,7 @@ TEST(RunRecords, speed_counts_the_tokens_of_all_ranks_once) {
     options.engine.ulysses = ulysses;
     train_on_ranks(2, options);
     const int64_t tokens = 16 * 2 * (2 / ulysses);
-    for (const Json& record : records_of(options)) {
+    for (const Json& record : metrics_of(options)) {
       EXPECT_NEAR(record["tokens_per_second"].get<double>() * record["seconds"].get<double>(),
                   static_cast<double>(tokens), 1e-6);
       EXPECT_EQ(record["tokens_seen"], record["step"].get<int64_t>() * tokens);
@@ -126,7 +119,7 @@ TEST(RunRecords, mfu_is_the_model_s_flops_over_the_peak_of_all_ranks) {
   const double flops =
       2 * (6.0 * static_cast<double>(make_model_layout(config).matmul_parameter_count()) * 16 +
            12.0 * static_cast<double>(config.heads().query_width()) * pairs);
-  for (const Json& record : records_of(options))
+  for (const Json& record : metrics_of(options))
     EXPECT_NEAR(record["mfu"].get<double>() * record["seconds"].get<double>() * 0.25e12 * 2 / flops, 1, 1e-9);
 }
 
@@ -143,7 +136,7 @@ TEST(RunRecords, the_gradient_norm_is_that_of_the_gradients) {
     double squares = 0;
     for (const auto& [name, gradient] : testing::all_gradients(engine))
       squares += gradient.to(at::kDouble).square().sum().item<double>();
-    const auto recorded = records_of(options)[0]["grad_norm"].get<double>();
+    const auto recorded = metrics_of(options)[0]["grad_norm"].get<double>();
     EXPECT_GT(recorded, 1e-3);
     EXPECT_NEAR(recorded, std::sqrt(squares), 1e-5 * recorded);
   });
@@ -172,7 +165,7 @@ TEST(RunRecords, eval_loss_is_that_of_the_samples_held_out) {
     ASSERT_GT(std::abs(held_out - trained), 1e-3) << "data on which the two differ";
     ASSERT_GT(std::abs(held_out - one), 1e-3);
     int evaluations = 0;
-    for (const Json& record : records_of(options)) {
+    for (const Json& record : metrics_of(options)) {
       if (!record.contains("eval_loss")) {
         EXPECT_GT(std::abs(record["loss"].get<double>() - held_out), 1e-3);
         continue;
@@ -182,7 +175,7 @@ TEST(RunRecords, eval_loss_is_that_of_the_samples_held_out) {
       EXPECT_GT(record["samples"], 1);
     }
     EXPECT_EQ(evaluations, 2);
-    for (const Json& record : records_of(few)) {
+    for (const Json& record : metrics_of(few)) {
       if (!record.contains("eval_loss")) continue;
       EXPECT_EQ(record["samples"], 1);
       EXPECT_NEAR(record["eval_loss"].get<double>(), one, 1e-5);

@@ -11,7 +11,6 @@
 #include "trireme/model/model_config.h"
 #include "trireme/train/run_directory.h"
 
-#include "tests/support/error_message.h"
 #include "tests/support/source_folder.h"
 #include "tests/train/tiny_run.h"
 
@@ -23,6 +22,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using testing::problem_of;
 using testing::tensors_of;
 using testing::TinyOutcome;
 using testing::TinyRun;
@@ -38,10 +38,6 @@ TrainOptions options_of(const TinyRun& run, const std::string& name, const std::
   options.context_stages = stages;
   options.warmup_ratio = 0;
   return options;
-}
-
-std::string problem_of(const TrainOptions& options, int ranks = 1) {
-  return testing::message_of<ConfigError>([&] { train_on_ranks(ranks, options); });
 }
 
 void expect_same(const TinyOutcome& got, const TinyOutcome& expected) {

@@ -2,7 +2,6 @@
 #include "trireme/train/step_guards.h"
 
 #include <cmath>
-#include <fstream>
 #include <numeric>
 
 #include <gmock/gmock.h>
@@ -71,11 +70,8 @@ class Guards : public ::testing::Test {
   }
   static std::vector<int64_t> steps_in_metrics(const TrainOptions& options) {
     std::vector<int64_t> steps;
-    std::ifstream in(options.output_dir / "metrics.jsonl");
-    for (std::string line; std::getline(in, line);) {
-      const Json record = Json::parse(line);
+    for (const Json& record : testing::metrics_of(options))
       if (record.contains("loss")) steps.push_back(record["step"]);
-    }
     return steps;
   }
 
@@ -119,7 +115,7 @@ TEST_F(NonfiniteRun, without_the_option_stops_at_the_first) {
   write_documents([](int64_t step) { return step == 4 ? Kind::bad_token : Kind::easy; });
   TrainOptions options = skipping("run");
   options.guards.on_nonfinite = OnNonfinite::stop;
-  EXPECT_THAT(message_of<DataError>([&] { train_on_ranks(2, options); }), HasSubstr("stopped at step 4"));
+  EXPECT_THAT(testing::problem_of<DataError>(options, 2), HasSubstr("stopped at step 4"));
 }
 
 // Also where the run was stopped and resumed among them.
@@ -128,7 +124,7 @@ TEST_F(NonfiniteRun, stops_after_ten_in_a_row) {
   TrainOptions options = skipping("run");
   EXPECT_TRUE(train_on_ranks(2, options, 8).outcome.stopped);
   options.resume_from_checkpoint = "true";
-  EXPECT_THAT(message_of<DataError>([&] { train_on_ranks(2, options); }),
+  EXPECT_THAT(testing::problem_of<DataError>(options, 2),
               AllOf(HasSubstr("stopped at step 14"), HasSubstr("All weights are finite"),
                     HasSubstr("The 10 steps before were skipped")));
 }
@@ -156,15 +152,14 @@ TEST_F(SpikingRun, that_is_told_to_stop_names_the_checkpoint_from_before_it) {
   TrainOptions options = watching("run", OnSpike::stop);
   options.save_steps = 4;  // step 12 is saved when the spike is suspected
   options.save_total_limit = 1;
-  EXPECT_THAT(message_of<DataError>([&] { train_on_ranks(2, options); }),
+  EXPECT_THAT(testing::problem_of<DataError>(options, 2),
               AllOf(HasSubstr("in steps 12 to 14"), HasSubstr("checkpoints/step-8: go on from it"),
                     HasSubstr("lower --learning_rate")));
   EXPECT_TRUE(fs::exists(options.output_dir / "checkpoints/step-8"))
       << "--save_total_limit keeps it meanwhile";
   options.output_dir = run_.folder() / "never-saved";
   options.save_steps = 20;
-  EXPECT_THAT(message_of<DataError>([&] { train_on_ranks(2, options); }),
-              HasSubstr("There is no checkpoint from before it"));
+  EXPECT_THAT(testing::problem_of<DataError>(options, 2), HasSubstr("There is no checkpoint from before it"));
 }
 
 TEST_F(SpikingRun, judges_a_stage_by_its_own_steps) {
@@ -267,7 +262,7 @@ TEST_F(SpikingRun, is_rolled_back_once_only) {
   TrainOptions options = watching("run", OnSpike::rollback);
   EXPECT_TRUE(train_on_ranks(2, options, 17).outcome.stopped);
   options.resume_from_checkpoint = "true";
-  EXPECT_THAT(message_of<DataError>([&] { train_on_ranks(2, options); }),
+  EXPECT_THAT(testing::problem_of<DataError>(options, 2),
               AllOf(HasSubstr("rolled back once already"), HasSubstr("checkpoints/step-20"),
                     HasSubstr("lower --learning_rate")));
 }

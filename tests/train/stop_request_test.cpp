@@ -1,7 +1,6 @@
 // A request to stop that comes in a save, or before an evaluation, which may take longer than the time that a
 // scheduler leaves.
 #include <atomic>
-#include <fstream>
 #include <map>
 #include <sstream>
 
@@ -57,9 +56,8 @@ TEST(StopRequest, that_comes_in_a_save_lets_it_finish_and_needs_no_step_more) {
 // The held-out losses after each step, from a run's metrics.
 std::map<int64_t, std::vector<double>> evaluations_of(const TrainOptions& options) {
   std::map<int64_t, std::vector<double>> losses;
-  std::ifstream in(RunDirectory(options.output_dir).metrics());
-  for (std::string line; std::getline(in, line);)
-    if (const Json record = Json::parse(line); record.contains("eval_loss"))
+  for (const Json& record : testing::metrics_of(options))
+    if (record.contains("eval_loss"))
       losses[record["step"].get<int64_t>()].push_back(record["eval_loss"].get<double>());
   return losses;
 }

@@ -1,14 +1,12 @@
 #include "trireme/train/tensorboard_events.h"
 
 #include <algorithm>
-#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <limits>
 #include <map>
 #include <regex>
 #include <sstream>
-#include <sys/resource.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,8 +16,8 @@
 #include "trireme/train/metrics.h"
 #include "trireme/train/trainer.h"
 
-#include "tests/support/error_message.h"
 #include "tests/support/file_bytes.h"
+#include "tests/support/small_files.h"
 #include "tests/support/source_folder.h"
 #include "tests/train/tiny_run.h"
 
@@ -34,6 +32,7 @@ using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Pair;
+using testing::SmallFiles;
 using testing::TemporaryFolder;
 using testing::TinyRun;
 using testing::train_on_ranks;
@@ -189,36 +188,17 @@ TEST(TensorBoardEvents, a_later_process_writes_a_file_that_is_read_after_the_oth
   EXPECT_EQ(events_of(files[2]).at(1).substr(9, 2), "\x10\x09");
 }
 
-// Files of this process may have no more bytes, for as long as the object lives.
-class LargestFile {
- public:
-  explicit LargestFile(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit = {bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~LargestFile() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, handler_);
-  }
-  LargestFile& operator=(LargestFile&&) = delete;
-
- private:
-  void (*handler_)(int);
-  rlimit before_{};
-};
-
 TEST(TensorBoardEvents, a_disk_without_room_loses_points_and_cuts_none) {
   const TemporaryFolder folder;
   TensorBoardEvents events(folder.path(), 1);
   std::vector<std::string> problems;
   {
-    const LargestFile limit(20);  // not even the beginning
+    const SmallFiles small(20);  // not even the beginning
     problems.push_back(events.write(step_record(1)));
   }
   EXPECT_TRUE(event_files(folder.path()).empty());
   {
-    const LargestFile limit(200);
+    const SmallFiles small(200);
     for (int64_t step = 2; step < 8; ++step) problems.push_back(events.write(step_record(step)));
   }
   EXPECT_EQ(events.write(step_record(8)), "");
@@ -294,8 +274,7 @@ TEST(TrainerEvents, go_where_they_are_asked_to_or_nowhere) {
   EXPECT_FALSE(fs::exists(options.output_dir / "runs"));
   EXPECT_EQ(read_json(options.output_dir / "config.json")["logging_dir"], options.logging_dir.string());
   options.tensorboard = false;
-  EXPECT_THAT(testing::message_of<ConfigError>([&] { train_on_ranks(1, options); }),
-              AllOf(HasSubstr("--logging_dir"), HasSubstr("--report_to none")));
+  EXPECT_THAT(testing::problem_of(options), AllOf(HasSubstr("--logging_dir"), HasSubstr("--report_to none")));
   options = run.options("none");
   options.context_stages = "16:2";
   options.tensorboard = false;
@@ -320,10 +299,7 @@ TEST(TrainerEvents, that_cannot_be_written_are_told_once_and_training_goes_on) {
   const size_t first = text.find(warning);
   ASSERT_NE(first, std::string::npos) << text;
   EXPECT_EQ(text.find(warning, first + 1), std::string::npos) << text;
-  std::ifstream in(options.output_dir / "metrics.jsonl");
-  int64_t lines = 0;
-  for (std::string line; std::getline(in, line);) ++lines;
-  EXPECT_EQ(lines, 9);
+  EXPECT_EQ(testing::metrics_of(options).size(), 9U);
 }
 
 }  // namespace

@@ -6,9 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/error.h"
 #include "trireme/train/trainer.h"
 
 #include "tests/engine/tiny_model.h"
+#include "tests/support/error_message.h"
+#include "tests/support/json_lines.h"
 
 namespace trireme::testing {
 
@@ -49,9 +52,19 @@ struct TinyOutcome {
 // of `like`.
 TinyOutcome train_on_ranks(int ranks, const TrainOptions& options, int64_t stop_after = 0,
                            const RankIdentity& like = {});
+// What such a run says that throws a Kind of error; "no error" for one that ends.
+template <typename Kind = ConfigError>
+std::string problem_of(const TrainOptions& options, int ranks = 1) {
+  return message_of<Kind>([&] { train_on_ranks(ranks, options); });
+}
 
 // The steps of the checkpoints in a run's folder, ascending.
 std::vector<int64_t> saved_steps(const TrainOptions& options);
+
+// The lines of a run's metrics.jsonl.
+inline std::vector<Json> metrics_of(const TrainOptions& options) {
+  return json_lines(options.output_dir / "metrics.jsonl");
+}
 
 // "tensor name" -> bytes of its values, over all shards of a checkpoint or model folder.
 std::map<std::string, std::string> tensors_of(const std::filesystem::path& dir);

@@ -1,7 +1,6 @@
 #include "trireme/train/trainer.h"
 
 #include <cmath>
-#include <fstream>
 #include <map>
 
 #include <gmock/gmock.h>
@@ -21,20 +20,11 @@ namespace {
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using testing::problem_of;
 using testing::tensors_of;
 using testing::TinyOutcome;
 using testing::TinyRun;
 using testing::train_on_ranks;
-
-template <typename Kind>
-std::string message_of(int ranks, const TrainOptions& options) {
-  try {
-    train_on_ranks(ranks, options);
-  } catch (const Kind& error) {
-    return error.what();
-  }
-  return "trained";
-}
 
 TEST(Trainer, loss_falls_on_something_that_can_be_learned) {
   const TinyRun run;
@@ -203,8 +193,7 @@ TEST(Trainer, resumes_only_with_the_packing_that_it_stopped_with) {
   train_on_ranks(1, options, 7);
   options.resume_from_checkpoint = "true";
   options.samples.packing.kind = Packing::concat;
-  EXPECT_THAT(message_of<ConfigError>(1, options),
-              AllOf(HasSubstr("packing \"documents\""), HasSubstr("\"concat\"")));
+  EXPECT_THAT(problem_of(options), AllOf(HasSubstr("packing \"documents\""), HasSubstr("\"concat\"")));
   options.samples.packing.kind = Packing::documents;
   EXPECT_EQ(train_on_ranks(1, options).outcome.steps, 9);
 }
@@ -215,9 +204,9 @@ TEST(Trainer, resumes_with_other_stages_only_where_the_data_still_fits) {
   train_on_ranks(1, options, 7);  // two steps into the second stage
   options.resume_from_checkpoint = "true";
   options.context_stages = "16:9";
-  EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("--context_stages"));
+  EXPECT_THAT(problem_of(options), HasSubstr("--context_stages"));
   options.context_stages = "16:5,48:4";
-  EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("32 -> 48"));
+  EXPECT_THAT(problem_of(options), HasSubstr("32 -> 48"));
   options.context_stages = "16:5,32:5";
   EXPECT_EQ(train_on_ranks(1, options).outcome.steps, 10);
 }
@@ -226,9 +215,7 @@ TEST(Trainer, each_stage_has_its_length_and_learning_rates_in_the_metrics) {
   const TinyRun run;
   const TrainOptions options = run.options("run");
   train_on_ranks(1, options);
-  std::ifstream in(options.output_dir / "metrics.jsonl");
-  std::vector<Json> lines;
-  for (std::string line; std::getline(in, line);) lines.push_back(Json::parse(line));
+  std::vector<Json> lines = testing::metrics_of(options);
   ASSERT_EQ(lines.size(), 9U);
   EXPECT_EQ(lines[4]["sequence_length"], 16);
   EXPECT_EQ(lines[5]["sequence_length"], 32);
@@ -257,10 +244,9 @@ TEST(Trainer, evaluates_on_what_it_held_out) {
   options.validation_split_percentage = 25;
   options.eval_steps = 4;
   train_on_ranks(2, options);
-  std::ifstream in(options.output_dir / "metrics.jsonl");
   std::vector<int64_t> evaluated;
-  for (std::string line; std::getline(in, line);)
-    if (const Json json = Json::parse(line); json.contains("eval_loss")) evaluated.push_back(json["step"]);
+  for (const Json& json : testing::metrics_of(options))
+    if (json.contains("eval_loss")) evaluated.push_back(json["step"]);
   EXPECT_EQ(evaluated, (std::vector<int64_t>{4, 8, 9}));
 }
 
@@ -282,7 +268,7 @@ TEST(Trainer, a_loss_that_is_not_finite_names_the_step_the_tensor_and_the_last_g
   options.engine.optimizer.max_grad_norm = 0;
   for (const int ranks : {1, 2})
     EXPECT_THAT(
-        message_of<DataError>(ranks, options),
+        problem_of<DataError>(options, ranks),
         AllOf(HasSubstr("training stopped at step"), HasSubstr("step-3"), HasSubstr("unit "),
               AnyOf(HasSubstr("first weight that is not finite"), HasSubstr("first gradient that is not"))));
 }
@@ -292,7 +278,7 @@ TEST(Trainer, a_loss_that_overflows_names_the_ranks_and_the_first_gradient_of_th
   const TinyRun run;
   TrainOptions options = run.options("large-run");
   options.model_dir = run.overflowing_model();
-  EXPECT_THAT(message_of<DataError>(2, options),
+  EXPECT_THAT(problem_of<DataError>(options, 2),
               AllOf(HasSubstr("step 1"), HasSubstr("checkpoint is none"), HasSubstr("All weights are finite"),
                     HasSubstr("the loss of rank 0's own tokens is not"), HasSubstr("(unit head)"),
                     HasSubstr("another --seed and --resume_with_new_data")));
@@ -302,10 +288,9 @@ TEST(Trainer, an_earlier_run_is_not_trained_over_unless_asked) {
   const TinyRun run;
   TrainOptions options = run.options("run");
   train_on_ranks(1, options);
-  EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("--overwrite_output_dir"));
+  EXPECT_THAT(problem_of(options), HasSubstr("--overwrite_output_dir"));
   // Whichever of the ranks is heard first.
-  EXPECT_THAT(message_of<ConfigError>(2, options),
-              AnyOf(HasSubstr("--overwrite_output_dir"), HasSubstr("rank 0 failed")));
+  EXPECT_THAT(problem_of(options, 2), AnyOf(HasSubstr("--overwrite_output_dir"), HasSubstr("rank 0 failed")));
   options.overwrite_output_dir = true;
   options.context_stages = "16:2";
   EXPECT_EQ(train_on_ranks(1, options).outcome.steps, 2);
@@ -318,10 +303,10 @@ TEST(Trainer, a_run_does_not_remove_the_checkpoint_it_begins_with) {
   train_on_ranks(1, options);
   options.overwrite_output_dir = true;
   options.model_dir = RunDirectory(options.output_dir).checkpoint(9);
-  EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("which this run begins with and would remove"));
+  EXPECT_THAT(problem_of(options), HasSubstr("which this run begins with and would remove"));
   options.model_dir = run.model();
   options.engine.lora.adapter = RunDirectory(options.output_dir).checkpoint(9);
-  EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("which this run begins with and would remove"));
+  EXPECT_THAT(problem_of(options), HasSubstr("which this run begins with and would remove"));
   EXPECT_EQ(RunDirectory(options.output_dir).list().size(), 1U);
 }
 
@@ -329,7 +314,7 @@ TEST(Trainer, resuming_passes_over_a_broken_checkpoint_and_refuses_where_there_i
   const TinyRun run;
   TrainOptions options = run.options("run");
   options.resume_from_checkpoint = "true";
-  EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("auto"));
+  EXPECT_THAT(problem_of(options), HasSubstr("auto"));
   options.resume_from_checkpoint = "auto";
   options.save_steps = 4;
   EXPECT_EQ(train_on_ranks(1, options).losses.size(), 9U);
@@ -342,32 +327,32 @@ TEST(Trainer, data_that_cannot_serve_is_refused_before_the_first_step) {
   const TinyRun run(40);
   TrainOptions options = run.options("run");
   options.context_stages = "16:2,64:2";
-  EXPECT_THAT(message_of<DataError>(1, options), HasSubstr("64"));
+  EXPECT_THAT(problem_of<DataError>(options), HasSubstr("64"));
   options.context_stages = "16:2,1k:2";
   options.samples.packing.kind = Packing::concat;
-  EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("max_position_embeddings"));
+  EXPECT_THAT(problem_of(options), HasSubstr("max_position_embeddings"));
   // Packed documents reach no further than the longest of them.
   options.samples.packing.kind = Packing::documents;
-  EXPECT_THAT(message_of<DataError>(1, options), HasSubstr("one window of 1,024"));
+  EXPECT_THAT(problem_of<DataError>(options), HasSubstr("one window of 1,024"));
   options = run.options("run");
   options.train_file = run.folder() / "nowhere";
-  EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("nowhere"));
+  EXPECT_THAT(problem_of(options), HasSubstr("nowhere"));
   options = run.options("run");
   options.engine.ulysses = 2;
-  EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("ulysses x ring may be 1 x 1"));
+  EXPECT_THAT(problem_of(options), HasSubstr("ulysses x ring may be 1 x 1"));
   options.engine.strict_divisible = true;
   options.context_stages = "15:2";
-  EXPECT_THAT(message_of<ConfigError>(2, options), HasSubstr("not divisible by ulysses degree 2"));
+  EXPECT_THAT(problem_of(options, 2), HasSubstr("not divisible by ulysses degree 2"));
   options = run.options("run");
   options.engine.ulysses = 3;
   options.context_stages = "16:2,2:2";
-  EXPECT_THAT(message_of<ConfigError>(3, options), HasSubstr("2 tokens is shorter than the 3 ranks"));
+  EXPECT_THAT(problem_of(options, 3), HasSubstr("2 tokens is shorter than the 3 ranks"));
   options = run.options("run");
   options.samples.mlm_probability = 0.15;
-  EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("--mlm_probability"));
+  EXPECT_THAT(problem_of(options), HasSubstr("--mlm_probability"));
   options = run.options("run");
   options.max_steps = 7;
-  EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("--max_steps 7"));
+  EXPECT_THAT(problem_of(options), HasSubstr("--max_steps 7"));
 }
 
 // The documents of 37 tokens that are trained on stay within the model's 512 positions.
@@ -384,8 +369,7 @@ TEST(Trainer, held_out_documents_beyond_the_positions_are_refused) {
       writer.add_document(std::vector<int32_t>(document, 7));  // together a window
     writer.finish();
     if (tokens > 512)
-      EXPECT_THAT(message_of<ConfigError>(1, options),
-                  HasSubstr("600 tokens is longer than the 512 positions"));
+      EXPECT_THAT(problem_of(options), HasSubstr("600 tokens is longer than the 512 positions"));
     else
       EXPECT_EQ(train_on_ranks(1, options).outcome.steps, 1);
   }

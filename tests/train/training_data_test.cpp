@@ -97,16 +97,14 @@ TEST_F(OpenTokens, of_a_set_whose_ids_mean_other_tokens_in_the_model_are_refused
   std::swap(tokenizer["model"]["vocab"]["a"], tokenizer["model"]["vocab"]["b"]);
   std::ofstream(run_.model() / "tokenizer.json") << tokenizer.dump();
   options.output_dir = run_.folder() / "other";
-  EXPECT_THAT(message_of<ConfigError>([&] { testing::train_on_ranks(1, options); }),
-              AllOf(HasSubstr("set.set.json"), HasSubstr("mean other tokens")));
+  EXPECT_THAT(testing::problem_of(options), AllOf(HasSubstr("set.set.json"), HasSubstr("mean other tokens")));
 }
 
 TEST_F(OpenTokens, of_an_input_at_which_the_system_cannot_look_are_refused_by_name) {
   TrainOptions options = run_.options("run");
   options.train_file = run_.folder() / "loop";
   fs::create_symlink("loop.bin", run_.folder() / "loop.bin");
-  EXPECT_THAT(message_of<DataError>([&] { testing::train_on_ranks(1, options); }),
-              HasSubstr((run_.folder() / "loop.bin").string()));
+  EXPECT_THAT(testing::problem_of<DataError>(options), HasSubstr((run_.folder() / "loop.bin").string()));
 }
 
 TEST_F(OpenTokens, of_a_text_whose_bad_lines_are_skipped_are_another_set) {
@@ -114,7 +112,7 @@ TEST_F(OpenTokens, of_a_text_whose_bad_lines_are_skipped_are_another_set) {
   options.train_file = run_.folder() / "lines.jsonl";
   std::ofstream(options.train_file) << "{}\n{\"text\": \"" << std::string(400, 'x') << "\"}\n";
   options.context_stages = "16:2";
-  EXPECT_THAT(message_of<DataError>([&] { testing::train_on_ranks(2, options); }),
+  EXPECT_THAT(testing::problem_of<DataError>(options, 2),
               AnyOf(HasSubstr("lines.jsonl:1: has no"), HasSubstr("rank 0 failed")));
   options.samples.on_bad_record = OnBadRecord::skip;
   const testing::TinyOutcome run = testing::train_on_ranks(2, options);
@@ -125,8 +123,7 @@ TEST_F(OpenTokens, of_a_text_whose_bad_lines_are_skipped_are_another_set) {
   EXPECT_EQ(state["data"]["train"]["on_bad_record"], "skip");
   options.samples.on_bad_record = OnBadRecord::stop;
   options.resume_from_checkpoint = "true";
-  EXPECT_THAT(message_of<ConfigError>([&] { testing::train_on_ranks(1, options); }),
-              HasSubstr("on_bad_record \"skip\" -> null"));
+  EXPECT_THAT(testing::problem_of(options), HasSubstr("on_bad_record \"skip\" -> null"));
 }
 
 TEST_F(OpenTokens, of_a_folder_tell_what_is_not_in_them_at_every_start) {

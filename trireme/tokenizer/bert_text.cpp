@@ -37,11 +37,7 @@ template <typename Append>
 std::string rewritten(std::string_view text, const Append& append) {
   std::string out;
   out.reserve(text.size());
-  for (size_t offset = 0; offset < text.size();) {
-    const Utf8Character character = read_character(text, offset);
-    append(out, character.code);
-    offset += static_cast<size_t>(character.bytes);
-  }
+  for_characters(text, [&](size_t, const Utf8Character& character) { append(out, character.code); });
   return out;
 }
 

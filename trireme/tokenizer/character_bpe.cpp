@@ -102,15 +102,13 @@ void CharacterBpe::encode(std::string_view piece, PieceCache& cache, std::vector
   size_t begin = 0;
   if (cuts_ && piece.size() > PieceCache::kLongestPieceBytes) {
     uint32_t left = 0;
-    for (size_t offset = 0; offset < piece.size();) {
-      const Utf8Character right = read_character(piece, offset);
+    for_characters(piece, [&](size_t offset, const Utf8Character& right) {
       if (offset > begin && may_cut(left, right.code)) {
         encode_part(piece.substr(begin, offset - begin), cache, ids);
         begin = offset;
       }
       left = right.code;
-      offset += static_cast<size_t>(right.bytes);
-    }
+    });
   }
   encode_part(piece.substr(begin), cache, ids);
 }

@@ -33,33 +33,28 @@ void split_digits(std::string_view text, bool each_alone,
                   const std::function<void(std::string_view)>& piece) {
   size_t begin = 0;
   bool run_is_digits = false;
-  for (size_t offset = 0; offset < text.size();) {
-    const Utf8Character character = read_character(text, offset);
+  for_characters(text, [&](size_t offset, const Utf8Character& character) {
     const bool digit = is_number(character.code);
     if (offset > begin && (digit != run_is_digits || (digit && each_alone))) {
       piece(text.substr(begin, offset - begin));
       begin = offset;
     }
     run_is_digits = digit;
-    offset += static_cast<size_t>(character.bytes);
-  }
+  });
   if (begin < text.size()) piece(text.substr(begin));
 }
 
 // Calls piece(text) for each word and each punctuation character; white space is dropped.
 void split_words(std::string_view text, const std::function<void(std::string_view)>& piece) {
   size_t begin = 0;
-  for (size_t offset = 0; offset < text.size();) {
-    const Utf8Character character = read_character(text, offset);
+  for_characters(text, [&](size_t offset, const Utf8Character& character) {
+    const bool space = is_white_space(character.code);
+    if (!space && !is_bert_punctuation(character.code)) return;
     const auto bytes = static_cast<size_t>(character.bytes);
-    const bool space = is_white_space(character.code), apart = space || is_bert_punctuation(character.code);
-    if (apart) {
-      if (begin < offset) piece(text.substr(begin, offset - begin));
-      if (!space) piece(text.substr(offset, bytes));
-      begin = offset + bytes;
-    }
-    offset += bytes;
-  }
+    if (begin < offset) piece(text.substr(begin, offset - begin));
+    if (!space) piece(text.substr(offset, bytes));
+    begin = offset + bytes;
+  });
   if (begin < text.size()) piece(text.substr(begin));
 }
 

@@ -65,14 +65,12 @@ bool is_valid_utf8(std::string_view text) {
 std::string with_replacements(std::string_view text) {
   std::string out;
   out.reserve(text.size());
-  for (size_t offset = 0; offset < text.size();) {
-    const Utf8Character character = read_character(text, offset);
+  for_characters(text, [&](size_t offset, const Utf8Character& character) {
     if (character.valid)
       out.append(text.substr(offset, static_cast<size_t>(character.bytes)));
     else
       append_character(out, kReplacement);
-    offset += static_cast<size_t>(character.bytes);
-  }
+  });
   return out;
 }
 

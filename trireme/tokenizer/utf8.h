@@ -21,6 +21,15 @@ inline Utf8Character read_character(std::string_view text, size_t offset) {
   const auto lead = static_cast<unsigned char>(text[offset]);
   return lead < 0x80 ? Utf8Character{lead, 1, true} : read_longer_character(text, offset);
 }
+// Calls body(offset, character) for each.
+template <typename Body>
+void for_characters(std::string_view text, const Body& body) {
+  for (size_t offset = 0; offset < text.size();) {
+    const Utf8Character character = read_character(text, offset);
+    body(offset, character);
+    offset += static_cast<size_t>(character.bytes);
+  }
+}
 // Whether this is no continuation byte.
 constexpr bool begins_character(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
