@@ -17,7 +17,9 @@ constexpr std::string_view kNothingLost = " before training began; nothing was l
 
 // A signal handler can reach only static objects.
 struct StopState {
-  StopRequests requests;
+  // A launcher passes on what may have reached this rank already, and after seconds where it had no processor.
+  StopRequests of_parent, of_others;
+  std::atomic<pid_t> parent{0};
   std::atomic<bool> asked{false};
   std::atomic<bool> training{false};
   std::atomic<int> exit_code{0};
@@ -29,14 +31,15 @@ StopState& stop_state() {
   return one;
 }
 
-void on_stop_signal(int signal) {
+void on_stop_signal(int signal, siginfo_t* info, void* /*context*/) {
   StopState& state = stop_state();
   if (!state.training.load()) {
     for (const std::string_view text : {kAskedToStop, kNothingLost})
       [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
     ::_exit(state.exit_code.load());
   }
-  if (state.requests.take(now_seconds()) == StopRequest::second) {
+  StopRequests& requests = info->si_pid == state.parent.load() ? state.of_parent : state.of_others;
+  if (requests.take(now_seconds()) == StopRequest::second) {
     std::signal(signal, SIG_DFL);
     std::raise(signal);
     return;
@@ -60,10 +63,11 @@ void handle_on_one_thread(const sigset_t& signals) {
 
 void end_on_stop_request() {
   stop_state().exit_code.store(CommError::kExitCode);
+  stop_state().parent.store(::getppid());
   struct sigaction action = {};
-  action.sa_handler = on_stop_signal;
+  action.sa_sigaction = on_stop_signal;
   sigemptyset(&action.sa_mask);
-  action.sa_flags = SA_RESTART;
+  action.sa_flags = SA_RESTART | SA_SIGINFO;
   sigset_t taken;
   sigemptyset(&taken);
   for (const int signal : kStopSignals) {
