@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iostream>
 
-#include "trireme/base/error.h"
+#include "trireme/cli/commands.h"
 #include "trireme/cli/unread_flags.h"
 #include "trireme/data/held_out_split.h"
 #include "trireme/eval/loss_by_position.h"
@@ -69,22 +69,12 @@ int run_loss(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int run_eval(const std::vector<std::string>& arguments) {
-  const std::string usage =
-      "usage: trireme eval loss|answers|needles --model_name_or_path DIR ... (see --help of each)\n"
-      "  loss      held-out loss by position in the context\n"
-      "  answers   how many answers of a set with prompts the model would write itself\n"
-      "  needles   a needle in a haystack, by length and depth\n";
-  const std::string which = arguments.empty() ? "" : arguments[0];
-  if (!arguments.empty() && asks_for_help(which)) {
-    std::cout << usage;
-    return 0;
-  }
-  const std::vector<std::string> rest(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
-  if (which == "loss") return run_loss(rest);
-  if (which == "answers") return run_eval_answers(rest);
-  if (which == "needles") return run_eval_needles(rest);
-  throw ConfigError(
-      cat("trireme eval ", which, ": expected loss, answers or needles; see trireme eval --help"));
+  return run_one_of(
+      "eval",
+      {{"loss", "held-out loss by position in the context", run_loss},
+       {"answers", "how many answers of a set with prompts the model would write itself", run_eval_answers},
+       {"needles", "a needle in a haystack, by length and depth", run_eval_needles}},
+      arguments);
 }
 
 }  // namespace trireme
