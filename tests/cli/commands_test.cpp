@@ -52,6 +52,23 @@ TEST(Commands, each_lists_its_flags) {
   }
 }
 
+TEST(Commands, of_several_list_their_parts_and_give_the_rest_of_the_words_to_the_one_that_is_named) {
+  static std::vector<std::string> got;
+  const auto run = [](const std::vector<std::string>& words) {
+    got = words;
+    return 7;
+  };
+  const std::vector<Command> parts{{"loss", "by position", run}, {"needles", "in a haystack", run}};
+  EXPECT_EQ(run_one_of("eval", parts, {"needles", "--help", "x"}), 7);
+  EXPECT_EQ(got, (std::vector<std::string>{"--help", "x"}));
+  ::testing::internal::CaptureStdout();
+  EXPECT_EQ(run_one_of("eval", parts, {"--help"}), 0);
+  EXPECT_THAT(::testing::internal::GetCapturedStdout(),
+              AllOf(HasSubstr("trireme eval loss|needles"), HasSubstr("in a haystack")));
+  EXPECT_THAT(refusal([&] { run_one_of("eval", parts, {"lose"}); }),
+              HasSubstr("trireme eval lose: expected one of loss, needles"));
+}
+
 TEST(Train, flags_that_contradict_or_do_not_exist_are_refused_by_name) {
   const std::vector<std::string> base{"--model_name_or_path", "m", "--train_file", "t"};
   const auto with = [&](std::vector<std::string> more) {

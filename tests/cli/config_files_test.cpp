@@ -14,6 +14,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/other_value.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/train/tiny_run.h"
 
 namespace trireme::config_files_test {
 namespace {
@@ -173,6 +174,19 @@ TEST_F(GivenFiles, a_replayed_run_takes_its_device_and_not_the_folder_that_follo
   EXPECT_EQ(replayed->flags.process.device, DeviceChoice::cuda);
   EXPECT_EQ(replayed->flags.options.logging_dir, "");
   EXPECT_EQ(replayed->flags.options.output_dir, "new");
+}
+
+TEST_F(GivenFiles, config_json_of_a_run_that_began_with_an_adapter_begins_with_it_again) {
+  const testing::TinyRun run;
+  testing::write_tiny_adapter(run.model(), folder_ / "adapter",
+                              {.rank = 2, .alpha = 8, .targets = {"q_proj", "down_proj"}});
+  TrainOptions options = run.options("run");
+  options.engine.lora.adapter = folder_ / "adapter";
+  const auto first = testing::train_on_ranks(1, options, 1);
+  const std::string config = (options.output_dir / "config.json").string();
+  const auto replayed = parse({"--config", config, "--output_dir", (run.folder() / "again").string()}, 1, {});
+  const auto again = testing::train_on_ranks(1, replayed->flags.resolve({}), 1);
+  EXPECT_EQ(again.losses.at(1), first.losses.at(1));
 }
 
 TEST_F(GivenFiles, a_flag_that_contradicts_a_deepspeed_file_is_refused_and_both_are_named) {

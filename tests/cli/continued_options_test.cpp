@@ -46,6 +46,22 @@ class ContinuedOptions : public ::testing::Test {
     return flags.options;
   }
 
+  static TrainOptions read(const std::vector<std::string>& words) {
+    TrainFlags flags;
+    OptionParser parser("train", "");
+    flags.declare(parser);
+    parser.parse(words, [&] { flags.read_files(parser, 1); });
+    return flags.options;
+  }
+  std::string finished() const { return (run_.folder() / "run").string(); }
+  // config.json of a run that continues the finished one.
+  void expect_that_it_replays() {
+    const TrainOptions continued = read({"--continue_run", finished(), "--max_seq_length", "32"});
+    testing::train_on_ranks(1, continued);
+    const TrainOptions replayed = read({"--config", (continued.output_dir / "config.json").string()});
+    EXPECT_EQ(to_json(replayed), to_json(continued));
+  }
+
   testing::TinyRun run_;
   std::vector<std::string> notes_;
   bool given_ulysses_ = false;
@@ -104,6 +120,26 @@ TEST_F(ContinuedOptions, of_a_whole_model_are_not_those_of_lora) {
                 given({"--lora_r", "4"});
               }),
               AllOf(HasSubstr("the whole model"), HasSubstr("--model_name_or_path")));
+}
+
+TEST_F(ContinuedOptions, of_a_whole_model_are_replayed_by_config_json) {
+  finish("");
+  expect_that_it_replays();
+}
+
+TEST_F(ContinuedOptions, of_lora_are_replayed_by_config_json) {
+  finish("", /*lora_rank=*/2);
+  expect_that_it_replays();
+}
+
+TEST_F(ContinuedOptions, of_lora_that_a_file_changes_are_refused_and_the_file_is_named) {
+  finish("");
+  const fs::path file = run_.folder() / "lora.yaml";
+  std::ofstream(file) << "lora_r: 4\n";
+  EXPECT_THAT(testing::message_of<ConfigError>([&] {
+                read({"--continue_run", finished(), "--config", file.string()});
+              }),
+              AllOf(HasSubstr("the whole model"), HasSubstr("leave " + file.string() + ": lora_r out")));
 }
 
 TEST_F(ContinuedOptions, leave_out_what_a_flag_has_no_use_for) {

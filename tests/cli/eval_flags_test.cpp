@@ -34,8 +34,9 @@ TEST(EvalFlags, of_needles_take_lengths_as_people_write_them) {
 
 TEST(EvalFlags, name_the_evaluations_that_there_are) {
   EXPECT_THAT(message_of<ConfigError>([] { run_eval({"perplexity"}); }),
-              HasSubstr("trireme eval perplexity: expected loss, answers or needles"));
-  EXPECT_THAT(message_of<ConfigError>([] { run_eval({}); }), HasSubstr("loss, answers or needles"));
+              HasSubstr("trireme eval perplexity: expected one of loss, answers, needles"));
+  EXPECT_THAT(message_of<ConfigError>([] { run_eval({}); }),
+              HasSubstr("trireme eval: expected one of loss, answers, needles; see trireme eval --help"));
 }
 
 }  // namespace

@@ -96,6 +96,39 @@ TEST_F(ExplainOom, a_run_s_folder_tells_its_options_and_flags_beat_them) {
             answer(with(kLlama, {"--zero", "3", "--explain_oom"}), 0));
 }
 
+TEST_F(ExplainOom, of_a_run_of_stages_explains_the_one_that_it_was_in_else_the_fullest_and_says_so) {
+  TrainOptions options;
+  options.model_dir = "llama3-8b";
+  options.per_device_train_batch_size = 1;
+  options.engine.precision = Precision::bf16;
+  const fs::path run = folder_.path() / "run";
+  const auto explained = [&](const std::string& stages, const std::string& metrics) {
+    options.context_stages = stages;
+    write("run/config.json", to_json(options).dump());
+    write("run/metrics.jsonl", metrics);
+    return answer({"--run", run.string(), "--explain_oom"}, 0);
+  };
+  const auto of_stage = [&](const char* tokens, const char* ranks, const char* zero) {
+    return answer({"--model", "llama3-8b", "--max_seq_length", tokens, "--ulysses", ranks, "--zero", zero,
+                   "--per_device_train_batch_size", "1", "--explain_oom"},
+                  0);
+  };
+  const std::string list = R"([{"max_seq_length": "32k", "steps": 4, "sp": 2},
+                               {"max_seq_length": "256k", "steps": 4, "sp": 4, "zero": 1},
+                               {"max_seq_length": "64k", "steps": 4, "zero": 3}])";
+  EXPECT_EQ(explained(list, ""), of_stage("256k", "4", "1"));
+  EXPECT_EQ(explained(list, "{\"step\": 3}\n"), of_stage("32k", "2", "0"));
+  // Of the stage that begins after its last step.
+  EXPECT_EQ(explained(list, "{\"step\": 7}\n{\"step\": 8}\n{\"step\": 9, \"lo"), of_stage("64k", "4", "3"));
+  options.engine.ulysses = 4;
+  options.engine.zero = ZeroStage::parameters;
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(explained("32k:4,256k:4", "{\"step\": 5}\n"), of_stage("256k", "4", "3"));
+  EXPECT_THAT(
+      ::testing::internal::GetCapturedStderr(),
+      ::testing::AllOf(HasSubstr("stage 2 of 2"), HasSubstr("after step 5"), HasSubstr("--max_seq_length")));
+}
+
 TEST_F(ExplainOom, a_message_tells_the_device_and_what_was_asked_for) {
   const std::string message =
       "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "

@@ -84,7 +84,7 @@ Command command_of(std::map<std::string, std::string> required, Cases cases, ToJ
 }
 
 const std::set<std::string> kTrainTestedElsewhere{"config", "deepspeed", "deepspeed_config"};
-const std::set<std::string> kEvalTestedElsewhere{"checkpoint", "mlm_probability", "mask_token_id"};
+const std::set<std::string> kEvalTestedElsewhere{"checkpoint"};
 constexpr int kMachineRanks = 8;
 
 // With the names that config.json of a run has; its other entries are defaults.
@@ -151,7 +151,6 @@ class FlagsArrive : public ::testing::Test {
   FlagsArrive() {
     testing::write_tiny_model(folder_ / "model", testing::tiny_llama_config());
     testing::write_tiny_model(folder_ / "other", testing::tiny_llama_config());
-    testing::write_tiny_model(folder_ / "bert", testing::tiny_bert_config());
   }
 
   std::string model(const char* name = "model") const { return (folder_ / name).string(); }
@@ -227,11 +226,11 @@ class FlagsArrive : public ::testing::Test {
     return command_of<EvalFlags>(
         {{"model_name_or_path", model()}, {"eval_file", "text.txt"}}, joined({engine_cases(), own}),
         [](const EvalFlags& flags, const OptionParser& parser) {
-          EvalOptions options = flags.resolve({});
-          EXPECT_EQ(options.engine.purpose, Purpose::evaluation);
-          flags.process.share_sequence(options.engine, parser, kMachineRanks, options.model_dir);
-          Json json = json_of(options.engine, options.samples);
-          json.update({{"model", options.model_dir.string()},
+          EngineOptions options = flags.resolve({});
+          EXPECT_EQ(options.purpose, Purpose::evaluation);
+          flags.process.share_sequence(options, parser, kMachineRanks, flags.model);
+          Json json = json_of(options, flags.samples);
+          json.update({{"model", flags.model},
                        {"eval_file", flags.eval_file.string()},
                        {"validation_split_percentage", flags.validation_split_percentage},
                        {"max_eval_samples", flags.max_eval_samples},
@@ -517,18 +516,6 @@ TEST_F(FlagsArrive, of_train_and_validate) {
 
 TEST_F(FlagsArrive, of_eval) {
   check(eval());
-}
-
-TEST_F(FlagsArrive, of_eval_that_are_for_encoders) {
-  const Command command = eval();
-  const auto resolve = [&](std::vector<std::string> words) {
-    words.insert(words.end(), {"--model_name_or_path", model("bert"), "--eval_file", "t"});
-    Declared<EvalFlags> declared;
-    declared.parser.parse(words);
-    return declared.flags.resolve({}).samples;
-  };
-  EXPECT_EQ(resolve({"--mask_token_id", "7"}).mask_token_id, 7);
-  EXPECT_EQ(resolve({"--mask_token_id", "7", "--mlm_probability", "0.3"}).mlm_probability, 0.3);
 }
 
 TEST_F(FlagsArrive, of_verify) {

@@ -53,6 +53,24 @@ class HandStarted : public ::testing::Test {
     return train_words(run_, run_.folder() / "run",
                        {"--ulysses", "2", "--max_steps", "1000000", "--ddp_timeout", timeout_seconds});
   }
+  Words evaluate(const char* flag, const std::filesystem::path& model) const {
+    return {"eval",
+            "loss",
+            flag,
+            model.string(),
+            "--eval_file",
+            run_.tokens().string(),
+            "--max_seq_length",
+            "32",
+            "--threads",
+            "1",
+            "--zero",
+            "3",
+            "--ulysses",
+            "2",
+            "--ddp_timeout",
+            kLongerThanHangs_seconds};
+  }
   std::filesystem::path log(int rank) const {
     return run_.folder() / ("rank" + std::to_string(rank) + ".log");
   }
@@ -112,6 +130,39 @@ TEST_F(HandStarted, with_another_learning_rate_exits_78_on_both_and_names_the_op
     EXPECT_EQ(program->wait(), 78) << program->output();
     EXPECT_THAT(program->output(), HasSubstr("learning_rate is 0.0001 on rank 0 and 0.0002 on rank 1"));
   }
+}
+
+TEST_F(HandStarted, that_would_evaluate_other_weights_exits_78_on_both_and_names_the_file) {
+  testing::write_tiny_model(run_.folder() / "other", testing::tiny_llama_config(), 0.2);
+  Program rank_0(evaluate("--model_name_or_path", run_.model()), log(0), rank(0, 2));
+  Program rank_1(evaluate("--model_name_or_path", run_.folder() / "other"), log(1), rank(1, 2));
+  for (Program* program : {&rank_0, &rank_1}) {
+    EXPECT_EQ(program->wait(), 78) << program->output();
+    EXPECT_THAT(program->output(),
+                AllOf(HasSubstr("differ in the weights of their model"), HasSubstr("model.safetensors is")));
+  }
+}
+
+// The run saves more before rank 1 looks.
+TEST_F(HandStarted, evaluates_the_newest_checkpoint_that_rank_0_finds) {
+  const std::filesystem::path earlier = run_.folder() / "earlier", later = run_.folder() / "later";
+  TrainOptions options = run_.options("later");
+  options.save_steps = 4;
+  testing::train_on_ranks(1, options);
+  std::filesystem::create_directories(earlier / "checkpoints");
+  std::filesystem::copy(later / "checkpoints" / "step-4", earlier / "checkpoints" / "step-4",
+                        std::filesystem::copy_options::recursive);
+  const auto printed = [&](const std::filesystem::path& of_rank_0, const std::filesystem::path& of_rank_1) {
+    Program rank_0(evaluate("--checkpoint", of_rank_0), log(0), rank(0, 2));
+    Program rank_1(evaluate("--checkpoint", of_rank_1), log(1), rank(1, 2));
+    EXPECT_EQ(rank_0.wait(), 0) << rank_0.output();
+    EXPECT_EQ(rank_1.wait(), 0) << rank_1.output();
+    return rank_0.output();
+  };
+  const std::string before = printed(earlier, earlier);
+  EXPECT_THAT(before, HasSubstr("perplexity"));
+  EXPECT_EQ(printed(earlier, later), before);
+  EXPECT_NE(printed(later, later), before);
 }
 
 // Of a processor with bf16 products, oneDNN's limit makes one without.

@@ -121,6 +121,24 @@ TEST(MemoryChanges, the_guides_situation_is_mended_by_a_larger_degree_among_othe
   EXPECT_EQ(patch.at("gradient_accumulation_steps"), 4);
 }
 
+TEST(MemoryChanges, have_their_deepspeed_keys_as_a_patch_of_its_file) {
+  MemoryChangeSet set;
+  set.step = llama_step(65536, 4, 8, 3, Recompute::keep_attention);
+  EXPECT_EQ(set.deepspeed(set.step), Json::object()) << "not null";
+  PlannedStep before = set.step;
+  before.accumulation = 1;
+  set.step.accumulation = 2;
+  MemoryChange change;
+  change.deepspeed = {{"bf16.bf16_optimizer_states", true},
+                      {"zero_optimization.offload_param.device", "nvme"},
+                      {"zero_optimization.offload_param.nvme_path", "DIR"}};
+  set.changes.push_back(change);
+  const Json patch{{"bf16", {{"bf16_optimizer_states", true}}},
+                   {"gradient_accumulation_steps", 2},
+                   {"zero_optimization", {{"offload_param", {{"device", "nvme"}, {"nvme_path", "DIR"}}}}}};
+  EXPECT_EQ(set.deepspeed(before), patch);
+}
+
 TEST(MemoryChanges, a_micro_batch_of_one_keeps_the_samples_of_a_step) {
   const HardwareProfile hardware = gpu_80gb();
   PlannedStep step = llama_step(65536, 4, 8, 3, Recompute::keep_attention);

@@ -84,7 +84,7 @@ class Checkpoint : public ::testing::Test {
 
   std::optional<int64_t> newest() {
     told_.clear();
-    return step_of_folder(find_checkpoint(run_.path(), [&](const std::string& note) { told_ += note; }));
+    return find_checkpoint(run_.path(), [&](const std::string& note) { told_ += note; }).step;
   }
 
   // What each rank goes on from, or the DataError that refuses it.
@@ -359,7 +359,7 @@ TEST_F(Checkpoint, every_kind_of_damage_names_the_file_and_the_one_before_serves
     harm(run_.checkpoint(2) / file);
     EXPECT_THAT(problem_of(2), HasSubstr(file));
     EXPECT_EQ(newest(), 1) << file;
-    EXPECT_THAT(told_, ::testing::AllOf(HasSubstr("step-1 is taken"), HasSubstr("step-2")));
+    EXPECT_THAT(told_, ::testing::AllOf(HasSubstr("passing over"), HasSubstr("step-2")));
     // Whichever rank's share it is of.
     for (const int ranks : {2, 3}) {
       for (const std::string& told : chosen("true", ranks)) EXPECT_EQ(told, "step 1") << file;
@@ -382,6 +382,36 @@ TEST_F(Checkpoint, every_kind_of_damage_names_the_file_and_the_one_before_serves
   damage("trainer_state.json", flip);
   damage("manifest.json", truncate);
   damage("manifest.json", remove);
+}
+
+// Its run may save meanwhile, so that a rank that looks later lists more.
+TEST_F(Checkpoint, that_ranks_look_for_is_the_newest_that_rank_0_finds_and_each_reads_a_share_of_it) {
+  for (const int64_t step : {1, 2, 3}) save(1, step);
+  const fs::path later = folder_.path() / "later";
+  fs::copy(run_.path(), later, fs::copy_options::recursive);
+  fs::remove_all(run_.checkpoint(3));
+  const auto found = [&](const fs::path& of_rank_0, const fs::path& of_rank_1) {
+    std::vector<CheckpointEntry> entries(2);
+    run_ranks_as_threads(2, [&](World& world) {
+      const auto group = world.make_group("all", {{0, 1}});
+      Agreement agreement(*group, at::kCPU);
+      entries[static_cast<size_t>(world.rank())] = find_checkpoint(
+          world.rank() == 0 ? of_rank_0 : of_rank_1, world.identity(), agreement, [](const std::string&) {});
+    });
+    EXPECT_EQ(entries[0].step, entries[1].step);
+    EXPECT_EQ(entries[0].path.filename(), entries[1].path.filename());
+    EXPECT_GT(std::min(entries[0].checked_bytes, entries[1].checked_bytes), 0);
+    EXPECT_EQ(entries[0].checked_bytes + entries[1].checked_bytes, verify_checkpoint(entries[0].path));
+    return entries[0].step;
+  };
+  EXPECT_EQ(found(run_.path(), later), 2);
+  EXPECT_EQ(found(later, later), 3);
+  EXPECT_EQ(found(run_.checkpoint(1), later / "checkpoints" / "step-1"), 1);
+  fs::resize_file(later / "checkpoints" / "step-2" / "rank-00000.safetensors", 100);
+  EXPECT_EQ(found(run_.path(), later), 1) << "what is broken for one is broken for all";
+  const fs::path nowhere = folder_.path() / "nowhere";
+  EXPECT_THAT([&] { found(nowhere, run_.path()); },
+              ::testing::ThrowsMessage<ConfigError>(HasSubstr("nor a run's folder")));
 }
 
 TEST_F(Checkpoint, the_oldest_ones_beyond_the_limit_go) {

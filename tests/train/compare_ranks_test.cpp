@@ -126,6 +126,8 @@ TEST_F(CompareRanks, with_another_adapter_name_what_differs) {
               Each(AllOf(HasSubstr("their adapter"), HasSubstr("scale 2"), HasSubstr("scale 4"))));
   EXPECT_THAT(with(other),
               Each(AllOf(HasSubstr("their adapter"), HasSubstr("adapter_model.safetensors is"))));
+  EXPECT_THAT(with(""),
+              Each(AllOf(HasSubstr("their adapter"), HasSubstr("on rank 0 and \"none\" on rank 1"))));
 }
 
 TEST_F(CompareRanks, without_a_model_on_one_of_them_end_together) {

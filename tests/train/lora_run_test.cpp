@@ -136,6 +136,29 @@ TEST(LoraRun, goes_on_without_the_folder_that_it_began_with_also_in_another_engi
   expect_the_end_of(whole, train_on_ranks(2, options));
 }
 
+// What the folder says stands in its checkpoints' options; in config.json, which replays, it would contradict
+// the folder.
+TEST(LoraRun, names_the_adapter_that_it_began_with_in_config_json_and_nothing_that_the_adapter_says) {
+  const TinyRun run;
+  const auto adapter = run.folder() / "adapter";
+  testing::write_tiny_adapter(run.model(), adapter, {.rank = 3, .alpha = 6, .targets = {"v_proj"}});
+  TrainOptions options = run.options("run");
+  options.engine.lora.adapter = adapter;
+  const Json asked = to_json(options);
+  const auto expect_lora = [&](const TinyOutcome& trained) {
+    const Json config = read_json(RunDirectory(options.output_dir).config());
+    for (const char* name : {"adapter", "lora_r", "lora_alpha", "use_rslora", "lora_target_modules"})
+      EXPECT_EQ(config[name], asked[name]) << name;
+    const Json saved = read_json(trained.outcome.checkpoint / "trainer_state.json")["options"];
+    EXPECT_EQ(saved["adapter"], "");
+    EXPECT_EQ(saved["lora_r"], 3);
+  };
+  expect_lora(train_on_ranks(1, options, 2));
+  std::filesystem::remove_all(adapter);
+  options.resume_from_checkpoint = "true";
+  expect_lora(train_on_ranks(1, options));
+}
+
 TEST(LoraRun, refuses_an_adapter_that_was_trained_with_dropout_or_other_positions) {
   const TinyRun run;
   const auto adapter = run.folder() / "adapter";

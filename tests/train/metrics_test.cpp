@@ -51,6 +51,14 @@ TEST(Metrics, a_resumed_run_keeps_the_lines_up_to_its_step_and_drops_a_torn_last
   EXPECT_TRUE(json_lines(file).empty());
 }
 
+TEST(Metrics, tell_the_last_step_beside_lines_that_are_no_records) {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "metrics.jsonl";
+  EXPECT_EQ(last_recorded_step(file), std::nullopt);
+  std::ofstream(file) << "{\"step\": 4}\n{\"step\": 5, \"eval_loss\": 1}\nnothing\n{\"step\": 6, \"los";
+  EXPECT_EQ(last_recorded_step(file), 5);
+}
+
 TEST(Metrics, a_record_tells_the_peak_bytes_of_every_category) {
   StepRecord record = record_of(1);
   record.peak_memory[MemoryCategory::activations] = int64_t{5} << 30;

@@ -16,6 +16,7 @@
 #include "trireme/base/sizes.h"
 #include "trireme/cli/bench_hardware.h"
 #include "trireme/cli/bench_simulated.h"
+#include "trireme/cli/commands.h"
 #include "trireme/cli/model_directory.h"
 #include "trireme/device/processor.h"
 #include "trireme/engine/assemble.h"
@@ -135,13 +136,14 @@ int run_matmul(const std::vector<std::string>& arguments) {
 }
 
 // The program beside this one, which measures other systems' exchanges as well, takes this process over.
-[[noreturn]] void run_bench_comm(std::vector<std::string> arguments) {
+int run_bench_comm(const std::vector<std::string>& arguments) {
   const std::string program =
       std::filesystem::read_symlink("/proc/self/exe").replace_filename("trireme-bench-comm");
-  arguments.insert(arguments.begin(), program);
+  std::vector<std::string> command{program};
+  command.insert(command.end(), arguments.begin(), arguments.end());
   std::vector<char*> words;
-  words.reserve(arguments.size() + 1);
-  for (std::string& word : arguments) words.push_back(word.data());
+  words.reserve(command.size() + 1);
+  for (std::string& word : command) words.push_back(word.data());
   words.push_back(nullptr);
   ::execv(program.c_str(), words.data());
   throw ConfigError(cat("trireme bench comm: cannot run ", program,
@@ -195,22 +197,12 @@ Json benchmarked_machine() {
 }
 
 int run_bench(const std::vector<std::string>& arguments) {
-  const std::string usage =
-      "usage: trireme bench step --model DIR --seq N ...   optimizer steps (see --help of it)\n"
-      "       trireme bench matmul ...                     matrix products\n"
-      "       trireme bench comm --tokens S ...            bytes and seconds of a layer's exchanges\n"
-      "       trireme bench hardware --out FILE ...        every rate of this machine, for trireme plan\n";
-  if (!arguments.empty() && asks_for_help(arguments[0])) {
-    std::cout << usage;
-    return 0;
-  }
-  const std::vector<std::string> rest(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
-  if (!arguments.empty() && arguments[0] == "step") return run_step(rest);
-  if (!arguments.empty() && arguments[0] == "matmul") return run_matmul(rest);
-  if (!arguments.empty() && arguments[0] == "comm") run_bench_comm(rest);
-  if (!arguments.empty() && arguments[0] == "hardware") return run_bench_hardware(rest);
-  throw ConfigError(cat("trireme bench", arguments.empty() ? std::string() : " " + arguments[0],
-                        ": expected 'step', 'matmul', 'comm' or 'hardware' first\n", usage));
+  return run_one_of("bench",
+                    {{"step", "optimizer steps", run_step},
+                     {"matmul", "matrix products", run_matmul},
+                     {"comm", "bytes and seconds of a layer's exchanges", run_bench_comm},
+                     {"hardware", "every rate of this machine, for trireme plan", run_bench_hardware}},
+                    arguments);
 }
 
 }  // namespace trireme

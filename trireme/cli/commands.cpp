@@ -1,6 +1,9 @@
 #include "trireme/cli/commands.h"
 
+#include <iostream>
+
 #include "trireme/base/error.h"
+#include "trireme/base/joined.h"
 #include "trireme/base/nearest_name.h"
 #include "trireme/cli/bench.h"
 #include "trireme/cli/config.h"
@@ -11,6 +14,7 @@
 #include "trireme/cli/launch.h"
 #include "trireme/cli/mix.h"
 #include "trireme/cli/new_project.h"
+#include "trireme/cli/option_parser.h"
 #include "trireme/cli/plan.h"
 #include "trireme/cli/tokenize.h"
 #include "trireme/cli/train.h"
@@ -19,6 +23,16 @@
 #include "trireme/launch/restart_rule.h"
 
 namespace trireme {
+namespace {
+
+std::string summaries(const std::vector<Command>& commands) {
+  std::string text;
+  for (const Command& command : commands)
+    text += cat("  ", command.name, std::string(10 - command.name.size(), ' '), command.summary, "\n");
+  return text;
+}
+
+}  // namespace
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> all{
@@ -55,14 +69,28 @@ std::string commands_help() {
   std::string text =
       "Trireme trains transformer language models on long sequences, split over ranks.\n\n"
       "usage: trireme COMMAND [--flag value ...]\n\n";
-  for (const Command& command : commands())
-    text += cat("  ", command.name, std::string(10 - command.name.size(), ' '), command.summary, "\n");
+  text += summaries(commands());
   text +=
       "\ntrireme COMMAND --help lists a command's flags; trireme --version prints the version.\n\n"
       "Exit codes:\n";
   for (const ExitMeaning& one : exit_meanings()) text += cat("  ", one.code, "  ", one.meaning, "\n");
   text += "  1  validate, verify or plan did its work, and the answer is no\n";
   return text;
+}
+
+int run_one_of(const std::string& command, const std::vector<Command>& parts,
+               const std::vector<std::string>& arguments) {
+  const std::string which = arguments.empty() ? "" : arguments[0];
+  if (asks_for_help(which)) {
+    std::cout << "usage: trireme " << command << " " << joined(parts, "|", &Command::name)
+              << " [--flag value ...] (see --help of each)\n"
+              << summaries(parts);
+    return 0;
+  }
+  for (const Command& part : parts)
+    if (part.name == which) return part.run({arguments.begin() + 1, arguments.end()});
+  throw ConfigError(cat("trireme ", command, which.empty() ? "" : " ", quotation(which), ": expected one of ",
+                        joined(parts, ", ", &Command::name), "; see trireme ", command, " --help"));
 }
 
 }  // namespace trireme

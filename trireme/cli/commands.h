@@ -18,4 +18,9 @@ const std::vector<Command>& commands();
 const Command& find_command(const std::string& name);
 std::string commands_help();
 
+// A command that is several (`trireme eval loss`): the first argument names one of `parts`, which gets the
+// others. Prints their summaries where help is asked for. Throws ConfigError for another word, and without one.
+int run_one_of(const std::string& command, const std::vector<Command>& parts,
+               const std::vector<std::string>& arguments);
+
 }  // namespace trireme

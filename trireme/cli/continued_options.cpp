@@ -29,14 +29,19 @@ std::vector<std::string> add_continued_options(OptionParser& parser, const fs::p
   Json options = object_value(state, "options", file.string());
   const bool had_stages = !options.value("context_stages", "").empty();
   const bool adapted = is_adapter_folder(checkpoint);
-  for (const char* name : kLoraFlags)
-    if (parser.given(name))
-      throw ConfigError(cat("--continue_run goes on with what ", run.string(), " trained, ",
-                            adapted ? "its LoRA adapters" : "the whole model",
-                            ", and its optimizer states; leave --", name, " out",
-                            adapted ? ""
-                                    : cat(", or begin LoRA on that model: --model_name_or_path ",
-                                          checkpoint.string(), " --lora_r 16")));
+  // config.json of a run that was continued has every option, these too.
+  Json unchanged = to_json(TrainOptions());
+  if (adapted) unchanged["adapter"] = checkpoint.string();
+  for (const char* name : kLoraFlags) {
+    const std::string given_by = parser.source_of(name), flag = cat("--", name);
+    if (given_by.empty() || (given_by != flag && parser.find(name).read() == unchanged[name])) continue;
+    throw ConfigError(cat("--continue_run goes on with what ", run.string(), " trained, ",
+                          adapted ? "its LoRA adapters" : "the whole model",
+                          ", and its optimizer states; leave ", given_by, " out",
+                          adapted ? ""
+                                  : cat(", or begin LoRA on that model: --model_name_or_path ",
+                                        checkpoint.string(), " --lora_r 16")));
+  }
   for (const char* name : kOfThatRun) options.erase(name);
   for (const char* name : kLoraFlags) options.erase(name);
   for (const char* name : kOfThatModel)

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iostream>
 
-#include "trireme/base/error.h"
+#include "trireme/cli/commands.h"
 #include "trireme/cli/unread_flags.h"
 #include "trireme/data/held_out_split.h"
 #include "trireme/eval/loss_by_position.h"
@@ -20,11 +20,38 @@ void SetEvaluationFlags::list_set(OptionList& list, const std::string& eval_file
   list_engine(list);
 }
 
-EvalOptions SetEvaluationFlags::resolve(const RankIdentity& identity) const {
-  EvalOptions options{EvaluationFlags::resolve(identity, samples.max_seq_length), {}};
-  options.samples = resolve_samples(samples, read_model_config(options.model_dir), options.model_dir);
-  check_packing(options.samples.packing.kind, options.engine);
+EngineOptions SetEvaluationFlags::resolve(const RankIdentity& identity) const {
+  EngineOptions options = EvaluationFlags::resolve(identity, samples.max_seq_length);
+  check_packing(samples.packing.kind, options);
   return options;
+}
+
+namespace {
+
+// Flags are refused before the ranks join.
+EngineOptions options_of_flags(const SetEvaluationFlags& flags, const OptionParser& parser) {
+  refuse_flags_of_backward(parser);
+  refuse_unread_text_flags(parser, {flags.eval_file});
+  return flags.resolve(rank_identity_from_environment());
+}
+
+}  // namespace
+
+SetEvaluation::SetEvaluation(const SetEvaluationFlags& flags, const OptionParser& parser)
+    : Evaluation(flags, parser, options_of_flags(flags, parser)),
+      max_eval_samples_(flags.max_eval_samples),
+      samples_(resolve_samples(flags.samples, config(), model_dir())) {
+  read_weights();
+  set_ = open(flags.eval_file, samples_);
+}
+
+EvaluationLoader SetEvaluation::loader(TokenSpan range) {
+  const int64_t tokens = samples_.max_seq_length;
+  check_positions(std::min(tokens, longest_context_tokens(*set_, samples_.packing, tokens)));
+  for (const std::string& text : sample_notes({set_, range}, samples_.packing, tokens)) note(text);
+  EvaluationLoader rows(set_, range, loader_options(samples_, tokens));
+  if (max_eval_samples_ > 0) rows.limit_rows(max_eval_samples_);
+  return rows;
 }
 
 void EvalFlags::declare(OptionList& list) {
@@ -42,26 +69,18 @@ int run_loss(const std::vector<std::string>& arguments) {
                       "Mean loss of each range of positions over a held-out set, split over ranks.");
   flags.declare(parser);
   if (!parser.parse(arguments)) return 0;
-  refuse_flags_of_backward(parser);
-  refuse_unread_text_flags(parser, {flags.eval_file});
-  const EvalOptions options = flags.resolve(rank_identity_from_environment());
-  Evaluation evaluation(flags, parser, options);
-  const auto set = evaluation.open(flags.eval_file, options.samples);
-  const int64_t sequence_tokens = options.samples.max_seq_length;
-  evaluation.check_positions(
-      std::min(sequence_tokens, longest_context_tokens(*set, options.samples.packing, sequence_tokens)));
-  const TokenSpan range = flags.validation_split_percentage > 0
-                              ? split_held_out(*set, flags.validation_split_percentage / 100).held_out
-                              : whole_set(*set);
-  for (const std::string& text : sample_notes({set, range}, options.samples.packing, sequence_tokens))
-    evaluation.note(text);
-  EvaluationLoader loader(set, range, evaluation.loader_options(options.samples, sequence_tokens));
-  if (flags.max_eval_samples > 0) loader.limit_rows(flags.max_eval_samples);
+  SetEvaluation evaluation(flags, parser);
+  const IndexedDataset& set = evaluation.set();
+  EvaluationLoader loader =
+      evaluation.loader(flags.validation_split_percentage > 0
+                            ? split_held_out(set, flags.validation_split_percentage / 100).held_out
+                            : whole_set(set));
+  const int64_t sequence_tokens = flags.samples.max_seq_length;
   const PositionLoss result = evaluate_loss_by_position(
       evaluation.engine(), loader,
       flags.buckets > 0 ? equal_edges(sequence_tokens, flags.buckets) : power_of_two_edges(sequence_tokens));
   Json record = result.to_json();
-  record["packing"] = name_of(options.samples.packing.kind);
+  record["packing"] = name_of(flags.samples.packing.kind);
   if (evaluation.reports()) std::cout << (flags.json ? record.dump(1) + "\n" : result.table()) << std::flush;
   return 0;
 }
@@ -69,22 +88,12 @@ int run_loss(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int run_eval(const std::vector<std::string>& arguments) {
-  const std::string usage =
-      "usage: trireme eval loss|answers|needles --model_name_or_path DIR ... (see --help of each)\n"
-      "  loss      held-out loss by position in the context\n"
-      "  answers   how many answers of a set with prompts the model would write itself\n"
-      "  needles   a needle in a haystack, by length and depth\n";
-  const std::string which = arguments.empty() ? "" : arguments[0];
-  if (!arguments.empty() && asks_for_help(which)) {
-    std::cout << usage;
-    return 0;
-  }
-  const std::vector<std::string> rest(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
-  if (which == "loss") return run_loss(rest);
-  if (which == "answers") return run_eval_answers(rest);
-  if (which == "needles") return run_eval_needles(rest);
-  throw ConfigError(
-      cat("trireme eval ", which, ": expected loss, answers or needles; see trireme eval --help"));
+  return run_one_of(
+      "eval",
+      {{"loss", "held-out loss by position in the context", run_loss},
+       {"answers", "how many answers of a set with prompts the model would write itself", run_eval_answers},
+       {"needles", "a needle in a haystack, by length and depth", run_eval_needles}},
+      arguments);
 }
 
 }  // namespace trireme

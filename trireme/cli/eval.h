@@ -7,26 +7,39 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "trireme/cli/evaluation.h"
+#include "trireme/data/evaluation_loader.h"
 
 namespace trireme {
 
-// What the first two were asked, resolved.
-struct EvalOptions : EvaluationOptions {
-  SampleOptions samples;
-};
-
-// Of a set of documents.
+// Of a set of documents: the first two.
 struct SetEvaluationFlags : EvaluationFlags {
   std::filesystem::path eval_file;
   int64_t max_eval_samples = 0;
   SampleOptions samples;
 
   void list_set(OptionList& list, const std::string& eval_file_help);
-  EvalOptions resolve(const RankIdentity& identity) const;
+  EngineOptions resolve(const RankIdentity& identity) const;
+};
+
+class SetEvaluation : public Evaluation {
+ public:
+  // Reads the weights and opens the set. Collective. Throws what these throw, and ConfigError for flags that
+  // nothing reads.
+  SetEvaluation(const SetEvaluationFlags& flags, const OptionParser& parser);
+
+  const IndexedDataset& set() const { return *set_; }
+  // The rows of a range of the set, --max_eval_samples at most. Tells what is to be known of them.
+  EvaluationLoader loader(TokenSpan range);
+
+ private:
+  int64_t max_eval_samples_;
+  SampleOptions samples_;  // resolved
+  std::shared_ptr<const IndexedDataset> set_;
 };
 
 struct EvalFlags : SetEvaluationFlags {

@@ -1,15 +1,12 @@
 // `trireme eval answers`: a set with prompts -> how many documents the model would answer as they are.
-#include <algorithm>
 #include <iostream>
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/cli/eval.h"
-#include "trireme/cli/unread_flags.h"
 #include "trireme/data/held_out_split.h"
 #include "trireme/eval/answers.h"
 #include "trireme/eval/loss_by_position.h"
-#include "trireme/train/training_data.h"
 
 namespace trireme {
 namespace {
@@ -50,20 +47,12 @@ int run_eval_answers(const std::vector<std::string>& arguments) {
                       "documents' length.");
   flags.declare(parser);
   if (!parser.parse(arguments)) return 0;
-  refuse_flags_of_backward(parser);
-  refuse_unread_text_flags(parser, {flags.eval_file});
   check_packing_of_answers(flags.samples.packing);
-  const EvalOptions options = flags.resolve(rank_identity_from_environment());
-  Evaluation evaluation(flags, parser, options);
-  const auto set = evaluation.open(flags.eval_file, options.samples);
-  const int64_t sequence_tokens = options.samples.max_seq_length;
-  check_answers(*set, options.samples.packing, sequence_tokens);
-  evaluation.check_positions(longest_context_tokens(*set, options.samples.packing, sequence_tokens));
-  for (const std::string& text :
-       sample_notes({set, whole_set(*set)}, options.samples.packing, sequence_tokens))
-    evaluation.note(text);
-  EvaluationLoader loader(set, whole_set(*set), evaluation.loader_options(options.samples, sequence_tokens));
-  if (flags.max_eval_samples > 0) loader.limit_rows(flags.max_eval_samples);
+  SetEvaluation evaluation(flags, parser);
+  const IndexedDataset& set = evaluation.set();
+  const int64_t sequence_tokens = flags.samples.max_seq_length;
+  check_answers(set, flags.samples.packing, sequence_tokens);
+  EvaluationLoader loader = evaluation.loader(whole_set(set));
   const AnswersByLength result =
       by_length(evaluate_answers(evaluation.engine(), loader), power_of_two_edges(sequence_tokens));
   if (evaluation.reports())

@@ -146,11 +146,11 @@ int run_eval_needles(const std::vector<std::string>& arguments) {
   refuse_flags_of_backward(parser);
   const std::vector<int64_t> lengths = flags.lengths_in_tokens();
   const int64_t longest = std::ranges::max(lengths);
-  const EvaluationOptions options = flags.resolve(rank_identity_from_environment(), longest);
-  if (!read_model_config(options.model_dir).shifts_labels())
+  Evaluation evaluation(flags, parser, flags.resolve(rank_identity_from_environment(), longest));
+  if (!evaluation.config().shifts_labels())
     throw ConfigError(
         "trireme eval needles asks a model that predicts the next token; this one (BERT) does not");
-  Evaluation evaluation(flags, parser, options);
+  evaluation.read_weights();
   evaluation.check_positions(longest);
   const auto haystack = evaluation.open(flags.haystack, {});
   if (haystack->tokens() < longest)
@@ -158,7 +158,7 @@ int run_eval_needles(const std::vector<std::string>& arguments) {
                         " tokens, and is repeated in samples of more"));
   Engine& engine = evaluation.engine();
   engine.agreement().while_rank_0_works("making samples with needles", [&] {
-    const Tokenizer tokenizer = Tokenizer::load(options.model_dir);
+    const Tokenizer tokenizer = Tokenizer::load(evaluation.model_dir());
     for (const int64_t tokens : lengths)
       write_samples(set_of_length(evaluation, tokens), flags, tokens, tokenizer, *haystack,
                     engine.config().vocab_size);

@@ -14,8 +14,9 @@
 #include "trireme/model/lora_files.h"
 #include "trireme/model/rope_override.h"
 #include "trireme/train/base_weights.h"
+#include "trireme/train/compare_ranks.h"
 #include "trireme/train/data_sources.h"
-#include "trireme/train/run_directory.h"
+#include "trireme/train/resume.h"
 #include "trireme/train/training_data.h"
 
 namespace trireme {
@@ -34,24 +35,10 @@ void EvaluationFlags::list_engine(OptionList& list) {
   list_engine_options(list, engine);
 }
 
-EvaluationOptions EvaluationFlags::resolve(const RankIdentity& identity, int64_t longest_tokens) const {
-  EvaluationOptions options;
-  options.engine = engine;
-  const auto note = [&](const std::string& text) {
-    if (identity.rank == 0) std::cerr << text << std::endl;
-  };
-  const std::filesystem::path saved = checkpoint.empty() ? checkpoint : find_checkpoint(checkpoint, note);
-  const bool adapted = !saved.empty() && is_adapter_folder(saved);
-  if (adapted ? !engine.lora.adapter.empty() : model.empty() == checkpoint.empty())
-    throw ConfigError(adapted ? "--checkpoint is of a run with LoRA, an adapter itself; leave --adapter out"
-                              : "trireme eval needs one of --model_name_or_path and --checkpoint");
-  if (adapted) options.engine.lora.adapter = saved;
-  options.model_dir = adapted         ? find_model_of_adapter(saved, model)
-                      : model.empty() ? saved
-                                      : find_model_directory(model);
-  if (adapted) check_base_weights(saved, options.model_dir);
-  options.engine.rope.longest_tokens = longest_tokens;
-  process.prepare(options.engine, identity);
+EngineOptions EvaluationFlags::resolve(const RankIdentity& identity, int64_t longest_tokens) const {
+  EngineOptions options = engine;
+  options.rope.longest_tokens = longest_tokens;
+  process.prepare(options, identity);
   return options;
 }
 
@@ -62,19 +49,46 @@ void refuse_flags_of_backward(const OptionParser& parser) {
                        "in an evaluation, which keeps nothing for backward; give it to train");
 }
 
-Evaluation::Evaluation(const EvaluationFlags& flags, const OptionParser& parser, EvaluationOptions options)
+Evaluation::Evaluation(const EvaluationFlags& flags, const OptionParser& parser, EngineOptions options)
     : options_(std::move(options)),
-      guard_(options_.engine.device),
-      world_(join_run(rank_identity_from_environment(), options_.engine, flags.process)) {
-  flags.process.share_sequence(options_.engine, parser, world_->common_machine_ranks(), options_.model_dir);
-  engine_ = assemble(*world_, options_.model_dir, options_.engine);
-  Agreement agreement = engine_->agreement();
+      guard_(options_.device),
+      world_(join_run(rank_identity_from_environment(), options_, flags.process)),
+      group_(world_->make_group("evaluation", {world_->identity().all_ranks()})) {
+  model_dir_ = find_model(flags);
+  Agreement agreement = this->agreement();
+  config_ = compare_models(model_dir_, options_.lora, world_->rank(), agreement);
+  flags.process.share_sequence(options_, parser, world_->common_machine_ranks(), model_dir_);
   std::filesystem::path prefix;
   agreement.all_or_none("making a folder for temporary files", [&] {
     prefix = temporary_folder() / "trireme-scratch-";
     if (reports()) scratch_.emplace(prefix, mode_t{0700});
   });
   scratch_path_ = OwnedFolder::name_of(prefix, agreement.of_rank_0(scratch_ ? scratch_->number() : 0));
+}
+
+std::filesystem::path Evaluation::find_model(const EvaluationFlags& flags) {
+  Agreement agreement = this->agreement();
+  const auto tell = [this](const std::string& text) { note(text); };
+  std::filesystem::path saved, model_dir;
+  if (!flags.checkpoint.empty())
+    saved = find_checkpoint(flags.checkpoint, world_->identity(), agreement, tell).path;
+  agreement.all_or_none("looking for the model", [&] {
+    const bool adapted = !saved.empty() && is_adapter_folder(saved);
+    if (adapted ? !options_.lora.adapter.empty() : flags.model.empty() == saved.empty())
+      throw ConfigError(adapted ? "--checkpoint is of a run with LoRA, an adapter itself; leave --adapter out"
+                                : "trireme eval needs one of --model_name_or_path and --checkpoint");
+    model_dir = adapted               ? find_model_of_adapter(saved, flags.model)
+                : flags.model.empty() ? saved
+                                      : find_model_directory(flags.model);
+    if (!adapted) return;
+    options_.lora.adapter = saved;
+    check_base_weights(saved, model_dir);
+  });
+  return model_dir;
+}
+
+void Evaluation::read_weights() {
+  engine_ = assemble(*world_, model_dir_, options_);
 }
 
 void Evaluation::note(const std::string& text) const {
@@ -90,7 +104,7 @@ std::shared_ptr<const IndexedDataset> Evaluation::open(const std::filesystem::pa
   Agreement agreement = engine_->agreement();
   const auto tell = [this](const std::string& text) { note(text); };
   const TextToTokenize text{.input = input,
-                            .tokenizer_from = options_.model_dir,
+                            .tokenizer_from = model_dir_,
                             .prefix = scratch() / "eval",
                             .text_field = samples.text_field,
                             .on_bad_record = samples.on_bad_record,

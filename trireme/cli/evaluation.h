@@ -18,12 +18,6 @@
 
 namespace trireme {
 
-// Resolved; the degrees of `engine` need the world (ProcessOptions::share_sequence).
-struct EvaluationOptions {
-  std::filesystem::path model_dir;
-  EngineOptions engine;
-};
-
 struct EvaluationFlags {
   std::string model;
   std::filesystem::path checkpoint;
@@ -33,19 +27,25 @@ struct EvaluationFlags {
 
   void list_model(OptionList& list);
   void list_engine(OptionList& list);
-  // After parse, for samples of up to `longest_tokens`. Throws ConfigError.
-  EvaluationOptions resolve(const RankIdentity& identity, int64_t longest_tokens) const;
+  // After parse, for samples of up to `longest_tokens`; the model, and with it the degrees, need the world.
+  // Throws ConfigError.
+  EngineOptions resolve(const RankIdentity& identity, int64_t longest_tokens) const;
 };
 
 // Flags of the engine that an evaluation does not read. Throws ConfigError that names the flag.
 void refuse_flags_of_backward(const OptionParser& parser);
 
-// A joined run with an engine for evaluation.
+// A joined run that evaluates one model.
 class Evaluation {
  public:
-  // Collective. Throws what join_run and assemble throw.
-  Evaluation(const EvaluationFlags& flags, const OptionParser& parser, EvaluationOptions options);
+  // Joins, and finds the model, which must be the same on all ranks. `options`: resolved flags. Collective.
+  // Throws what join_run throws; ConfigError, DataError for a model or a checkpoint that cannot be evaluated.
+  Evaluation(const EvaluationFlags& flags, const OptionParser& parser, EngineOptions options);
+  // Before engine() and what follows it here. Collective. Throws what assemble throws.
+  void read_weights();
 
+  const std::filesystem::path& model_dir() const { return model_dir_; }
+  const ModelConfig& config() const { return config_; }  // of that folder
   Engine& engine() { return *engine_; }
   bool reports() const { return world_->rank() == 0; }
   void note(const std::string& text) const;  // on rank 0
@@ -60,9 +60,16 @@ class Evaluation {
   LoaderOptions loader_options(const SampleOptions& samples, int64_t sequence_tokens);
 
  private:
-  EvaluationOptions options_;
+  Agreement agreement() { return {*group_, options_.device}; }
+  // Also sets the adapter that a checkpoint is. Collective.
+  std::filesystem::path find_model(const EvaluationFlags& flags);
+
+  EngineOptions options_;
   c10::DeviceGuard guard_;
   std::unique_ptr<World> world_;
+  std::unique_ptr<Group> group_;
+  std::filesystem::path model_dir_;
+  ModelConfig config_;
   std::unique_ptr<Engine> engine_;
   std::optional<OwnedFolder> scratch_;  // rank 0
   std::filesystem::path scratch_path_;

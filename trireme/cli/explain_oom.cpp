@@ -2,18 +2,21 @@
 
 #include <iostream>
 #include <iterator>
+#include <utility>
 
 #include "trireme/base/contains.h"
 #include "trireme/base/error.h"
 #include "trireme/base/input_file.h"
 #include "trireme/cli/config_document.h"
 #include "trireme/cli/config_files.h"
+#include "trireme/cli/train.h"
 #include "trireme/engine/sequence_degrees.h"
 #include "trireme/forecast/tile_rules.h"
 #include "trireme/plan/check_request.h"
 #include "trireme/plan/memory_answer_text.h"
 #include "trireme/plan/search.h"
-#include "trireme/train/train_options.h"
+#include "trireme/train/metrics.h"
+#include "trireme/train/run_directory.h"
 
 namespace trireme {
 namespace {
@@ -62,6 +65,27 @@ void pin_defaults_of_train(PlanRequest& request) {
   if (request.samples_per_step == 0) pin_default(pinned.accumulation, defaults.gradient_accumulation_steps);
 }
 
+// A run's options, of one of its --context_stages.
+struct OptionsOfStage {
+  Json options;
+  std::string note;
+};
+
+OptionsOfStage options_at_fault(const TrainOptions& run, const RunTopology& topology,
+                                const RunDirectory& directory) {
+  const StagePlan plan = make_stage_plan(run, topology, kMostSteps);
+  const std::optional<int64_t> done = last_recorded_step(directory.metrics());
+  const int stage = done ? stage_of_step(plan.stages, *done) : plan.fullest_stage();
+  const auto at = static_cast<size_t>(stage);
+  OptionsOfStage found{to_json(plan.options[at]), ""};
+  found.options["max_seq_length"] = plan.stages[at].sequence_tokens;
+  found.note = cat(directory.path().string(), ": stage ", stage + 1, " of ", plan.count(), " is explained, ",
+                   done ? cat("in which the run was after step ", *done)
+                        : std::string("which has the most tokens a micro-batch"),
+                   "; for another one give --max_seq_length, and what else it sets");
+  return found;
+}
+
 }  // namespace
 
 void ExplainFlags::declare(OptionList& list) {
@@ -73,11 +97,24 @@ void ExplainFlags::declare(OptionList& list) {
   list.path("run", run, "with --explain_oom: the folder of a run of trireme train, whose options count");
 }
 
-void ExplainFlags::read_run(OptionParser& parser) const {
-  if (run.empty()) return;
+std::vector<std::string> ExplainFlags::read_run(
+    OptionParser& parser, const std::function<RunTopology(const std::string& model)>& topology_of) const {
+  if (run.empty()) return {};
   if (!asked(parser)) throw ConfigError("--run is read for --explain_oom; give that too, or leave --run out");
-  const std::filesystem::path file = run / "config.json";
+  const RunDirectory directory(run);
+  const std::filesystem::path file = directory.config();
   Json document = read_config_document(file).json;
+  std::vector<std::string> notes;
+  if (!text_value(document, "context_stages", file.string(), "").empty()) {
+    TrainFlags train;
+    OptionParser of_train("train", "");
+    train.declare(of_train);
+    of_train.add_file_values(values_of_config(document, file.string(), of_train), Precedence::none);
+    const TrainOptions& options = train.options;
+    auto [of_stage, note] = options_at_fault(options, topology_of(options.model_dir.string()), directory);
+    document = std::move(of_stage);
+    notes.push_back(std::move(note));
+  }
   if (const auto model = document.find("model_name_or_path"); model != document.end())
     document["model"] = *model;
   const std::vector<std::string> known = parser.names();
@@ -88,6 +125,7 @@ void ExplainFlags::read_run(OptionParser& parser) const {
   if (of_plan.value("recompute", Json()) == name_of(Recompute::automatic))
     for (const char* name : {"keep_fraction", "keep_qkv_fraction", "keep_mlp_fraction"}) of_plan.erase(name);
   parser.add_file_values(values_of_config(of_plan, file.string(), parser), Precedence::before_counts);
+  return notes;
 }
 
 int explain_oom(const ExplainFlags& flags, PlanRequest request, bool json) {

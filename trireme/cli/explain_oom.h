@@ -3,11 +3,13 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "trireme/cli/option_parser.h"
 #include "trireme/plan/plan_request.h"
+#include "trireme/train/stage_plan.h"
 
 namespace trireme {
 
@@ -17,8 +19,11 @@ struct ExplainFlags {
 
   void declare(OptionList& list);
   bool asked(const OptionParser& parser) const { return parser.given("explain_oom"); }
-  // Within parse: the run's options, which flags beat.
-  void read_run(OptionParser& parser) const;
+  // Within parse: the run's options, which flags beat; of a run with --context_stages those of the stage that
+  // it was in by its metrics, else of its fullest. `topology_of` its model is asked then. Returns lines for a
+  // person.
+  std::vector<std::string> read_run(
+      OptionParser& parser, const std::function<RunTopology(const std::string& model)>& topology_of) const;
 };
 
 // Options that are not given are those that `trireme train` would take. 0: it fits, or a set of changes does;

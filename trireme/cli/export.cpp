@@ -19,7 +19,7 @@
 #include "trireme/model/whole_model_writer.h"
 #include "trireme/train/base_weights.h"
 #include "trireme/train/checkpoint_names.h"
-#include "trireme/train/run_directory.h"
+#include "trireme/train/resume.h"
 
 namespace fs = std::filesystem;
 
@@ -200,7 +200,7 @@ int run_export(const std::vector<std::string>& arguments) {
 
   ModelOutput::check(flags.out, flags.overwrite);
   const fs::path source =
-      find_checkpoint(flags.checkpoint, [](const std::string& note) { std::cerr << note << std::endl; });
+      find_checkpoint(flags.checkpoint, [](const std::string& note) { std::cerr << note << std::endl; }).path;
   const bool adapted = is_adapter_folder(source);
   refuse_unread_flag(
       parser, !adapted, "merge",

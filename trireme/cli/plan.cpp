@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <utility>
 
 #include "trireme/base/contains.h"
 #include "trireme/base/error.h"
@@ -212,9 +213,13 @@ void PlanFlags::declare(OptionList& list) {
 }
 
 std::vector<std::string> PlanFlags::read_files(OptionParser& parser) {
-  explain.read_run(parser);
+  std::vector<std::string> notes = explain.read_run(parser, [&](const std::string& of_run) {
+    const ModelConfig config = find_planned_model(model.empty() ? of_run : model).config;
+    const auto ranks = static_cast<int>(gpus);
+    return RunTopology{ranks, hardware_of(*this).machine_devices(ranks), config.num_attention_heads};
+  });
   pages.read_script(parser, passed_on);
-  if (ds_config.empty()) return {};
+  if (ds_config.empty()) return notes;
   const std::string file = ds_config.string();
   const DeepSpeedConfig config = read_deepspeed_config(read_config_document(ds_config).json, file);
   const std::vector<std::string> names = parser.names();
@@ -241,7 +246,8 @@ std::vector<std::string> PlanFlags::read_files(OptionParser& parser) {
   of_train.add_file_values(config.defaults, Precedence::before_counts);
   for (const Option& option : of_train.options())
     if (option.is_flag() && of_train.given(option.name)) passed_on.emplace_back(option.name, option.read());
-  return notes_of(config, file);
+  for (std::string& note : notes_of(config, file)) notes.push_back(std::move(note));
+  return notes;
 }
 
 PlanRequest PlanFlags::resolve(const OptionParser& parser, const PlannedModel& planned) const {

@@ -46,7 +46,7 @@ struct PlanFlags {
   TrainOptionValues passed_on;
 
   void declare(OptionList& list);
-  // Within parse: what --script and --ds_config say. Returns lines for a person.
+  // Within parse: what --run, --script and --ds_config say. Returns lines for a person.
   std::vector<std::string> read_files(OptionParser& parser);
   // After parse. Throws ConfigError, DataError.
   PlanRequest resolve(const OptionParser& parser, const PlannedModel& planned) const;

@@ -63,18 +63,15 @@ std::string MemoryChangeSet::flags(const PlannedStep& before) const {
 }
 
 Json MemoryChangeSet::deepspeed(const PlannedStep& before) const {
-  Json patch = Json::object();
-  const auto set = [&](const std::string& key, const Json& value) {
-    Json* block = &patch;
-    size_t begin = 0;
-    for (size_t dot = key.find('.'); dot != std::string::npos; begin = dot + 1, dot = key.find('.', begin))
-      block = &(*block)[key.substr(begin, dot - begin)];
-    (*block)[key.substr(begin)] = value;
+  Json patch = Json::object();  // by JSON pointers
+  const auto set = [&](std::string key, const Json& value) {
+    std::ranges::replace(key, '.', '/');
+    patch["/" + key] = value;
   };
   for (const MemoryChange& change : changes)
     for (const DeepSpeedSetting& setting : change.deepspeed) set(setting.key, setting.value);
   if (step.accumulation != before.accumulation) set("gradient_accumulation_steps", step.accumulation);
-  return patch;
+  return patch.empty() ? patch : patch.unflatten();
 }
 
 std::string MemoryChangeSet::trainer(const PlannedStep& before) const {

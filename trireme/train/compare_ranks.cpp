@@ -47,25 +47,31 @@ void compare(const std::string& what, const Json& facts, int rank, Agreement& ag
 
 void compare_ranks(const TrainOptions& options, int rank, Agreement& agreement) {
   compare("their options", options_of_run(options), rank, agreement);
+  LoraOptions lora = options.engine.lora;
+  // A resumed run needs its folder no more.
+  const bool gone = agreement.any(!lora.adapter.empty() && !is_adapter_folder(lora.adapter));
+  if (gone && resume_kind(options) != ResumeKind::none) lora = {};
+  compare_models(options.model_dir, lora, rank, agreement);
+}
+
+ModelConfig compare_models(const std::filesystem::path& model_dir, const LoraOptions& lora, int rank,
+                           Agreement& agreement) {
   ModelConfig config;
-  Json weights;
-  agreement.all_or_none(cat("reading the model ", options.model_dir.string()), [&] {
-    config = read_model_config(options.model_dir);
-    weights = describe_weights(options.model_dir);
+  Json weights, adapter = Json::object();
+  agreement.all_or_none(cat("reading the model ", model_dir.string()), [&] {
+    config = read_model_config(model_dir);
+    weights = describe_weights(model_dir);
   });
   compare("config.json of their model", computed_fields(config), rank, agreement);
   compare("the weights of their model", weights, rank, agreement);
-  const LoraOptions& lora = options.engine.lora;
-  // A resumed run needs its folder no more.
-  const bool gone = agreement.any(!lora.adapter.empty() && !is_adapter_folder(lora.adapter));
-  if (!lora.given() || (gone && resume_kind(options) != ResumeKind::none)) return;
-  Json adapter = Json::object();
+  // On ranks without an adapter too: one may have been told of one alone.
   agreement.all_or_none(cat("reading the adapter ", lora.adapter.string()), [&] {
     const std::string of_run = lora_of_run(config, lora);
     if (!lora.adapter.empty()) adapter = describe_weights(lora.adapter, kAdapterWeightsFile);
     adapter["LoRA"] = of_run;
   });
   compare("their adapter", adapter, rank, agreement);
+  return config;
 }
 
 }  // namespace trireme

@@ -97,6 +97,14 @@ Json StepRecord::to_json() const {
   return record;
 }
 
+std::optional<int64_t> last_recorded_step(const fs::path& file) {
+  std::optional<int64_t> step;
+  std::ifstream in(file, std::ios::binary);
+  for (std::string line; std::getline(in, line);)
+    if (const auto record = kind_of_record(line)) step = record->step;
+  return step;
+}
+
 MetricsLog::MetricsLog(const fs::path& file, int64_t last_step,
                        const std::function<void(const std::string&)>& note, double look_seconds,
                        LastEvaluation evaluation)

@@ -40,6 +40,10 @@ struct StepRecord {
   Json to_json() const;
 };
 
+// The step of the last record in metrics.jsonl; nothing where there is none. Lines that are no records are
+// passed over.
+std::optional<int64_t> last_recorded_step(const std::filesystem::path& file);
+
 // Of the step that a run resumes from: kept as it is, or due, so that an earlier one is dropped.
 enum class LastEvaluation { kept, due };
 

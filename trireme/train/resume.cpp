@@ -1,5 +1,6 @@
 #include "trireme/train/resume.h"
 
+#include <chrono>
 #include <system_error>
 #include <vector>
 
@@ -19,6 +20,11 @@ namespace {
 
 // Instead of a step: there is no checkpoint.
 constexpr int64_t kNone = -1;
+
+// What a run can do that finds no whole checkpoint.
+constexpr const char* kToBeginAnew =
+    "\nTo begin anew give --overwrite_output_dir in place of --resume_from_checkpoint, or choose another "
+    "--output_dir";
 
 // The problem of a checkpoint, in the same words on every rank; empty: it is whole. Each rank reads its share
 // of the chunks, so that all files are read once. Collective.
@@ -47,10 +53,11 @@ bool is_of_launch(const fs::path& checkpoint, const std::string& launch) {
   }
 }
 
-// An empty `launch` accepts the checkpoints of all launches.
+// An empty `launch` accepts the checkpoints of all launches. `advice` ends the error where none is whole.
 std::optional<CheckpointEntry> newest(const RunDirectory& run, const std::string& launch,
                                       const RankIdentity& identity, Agreement& agreement,
-                                      const std::function<void(const std::string&)>& note) {
+                                      const std::function<void(const std::string&)>& note,
+                                      const char* advice = kToBeginAnew) {
   std::vector<int64_t> steps;  // rank 0's; the newest is the last
   agreement.all_or_none(cat("looking for a checkpoint in ", run.path().string()), [&] {
     if (identity.rank != 0) return;
@@ -69,10 +76,17 @@ std::optional<CheckpointEntry> newest(const RunDirectory& run, const std::string
     if (!steps.empty()) steps.pop_back();
   }
   if (!broken.empty())
-    throw DataError(cat(run.checkpoints().string(), " holds checkpoints, and none is whole:", broken,
-                        "\nTo begin anew give --overwrite_output_dir in place of --resume_from_checkpoint, "
-                        "or choose another --output_dir"));
+    throw DataError(
+        cat(run.checkpoints().string(), " holds checkpoints, and none is whole:", broken, advice));
   return std::nullopt;
+}
+
+// No other serves in its place. Collective.
+CheckpointEntry named_checkpoint(const fs::path& path, const RankIdentity& identity, Agreement& agreement) {
+  CheckpointEntry entry{kNone, path};
+  check_whole(entry, identity, agreement);
+  agreement.all_or_none(cat("reading ", path.string()), [&] { entry.step = read_manifest(path).step; });
+  return entry;
 }
 
 // All checkpoints of a folder must be of one run.
@@ -120,7 +134,6 @@ std::optional<CheckpointEntry> choose_checkpoint(const TrainOptions& options, co
     return found;
   }
   const fs::path path = asked;
-  CheckpointEntry entry{kNone, path};
   bool is_run = false;
   agreement.all_or_none(cat("looking for ", path.string()), [&] {
     if (!is_there(path))
@@ -136,9 +149,26 @@ std::optional<CheckpointEntry> choose_checkpoint(const TrainOptions& options, co
     return found;
   }
   check_not_among_others(path, run, is_rank_0, agreement);
-  check_whole(entry, identity, agreement);
-  agreement.all_or_none(cat("reading ", path.string()), [&] { entry.step = read_manifest(path).step; });
-  return entry;
+  return named_checkpoint(path, identity, agreement);
+}
+
+CheckpointEntry find_checkpoint(const fs::path& path, const RankIdentity& identity, Agreement& agreement,
+                                const std::function<void(const std::string&)>& note) {
+  bool is_named = false;
+  agreement.all_or_none(cat("looking for ", path.string()),
+                        [&] { is_named = identity.rank == 0 && is_there(path / kManifestFile); });
+  if (agreement.any(is_named)) return named_checkpoint(path, identity, agreement);
+  const auto found = newest(RunDirectory(path), "", identity, agreement, note, /*advice=*/"");
+  if (!found)
+    throw ConfigError(cat(path.string(), " is neither a checkpoint (it has no ", kManifestFile,
+                          ") nor a run's folder with checkpoints/step-N in it"));
+  return *found;
+}
+
+CheckpointEntry find_checkpoint(const fs::path& path, const std::function<void(const std::string&)>& note) {
+  Group alone("one process", nullptr, {0}, 0, std::chrono::milliseconds(0));
+  Agreement agreement(alone, at::kCPU);
+  return find_checkpoint(path, {}, agreement, note);
 }
 
 void check_whole(CheckpointEntry& entry, const RankIdentity& identity, Agreement& agreement) {

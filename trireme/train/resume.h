@@ -1,4 +1,5 @@
-// Chooses the checkpoint that a run resumes from, and reads its trainer_state.json.
+// Finds checkpoints, the one that a run resumes from and the one that a path means, and reads their
+// trainer_state.json.
 #pragma once
 
 #include <filesystem>
@@ -27,6 +28,17 @@ namespace trireme {
 std::optional<CheckpointEntry> choose_checkpoint(const TrainOptions& options, const RunDirectory& run,
                                                  const RankIdentity& identity, Agreement& agreement,
                                                  const std::function<void(const std::string&)>& note);
+
+// A checkpoint's folder means that checkpoint; a run's folder means its newest whole one, and `note` is told
+// which newer ones are broken. Rank 0 finds it, and all ranks verify it, each a share of the bytes: the run
+// may save meanwhile, and ranks that looked alone would find different ones. Throws ConfigError for any other
+// path; DataError when the checkpoint is damaged, or when a newer one may not be read: it may well be whole.
+// Collective.
+CheckpointEntry find_checkpoint(const std::filesystem::path& path, const RankIdentity& identity,
+                                Agreement& agreement, const std::function<void(const std::string&)>& note);
+// The same of a process alone.
+CheckpointEntry find_checkpoint(const std::filesystem::path& path,
+                                const std::function<void(const std::string&)>& note);
 
 // Every rank reads its share of the bytes. Throws DataError, in the same words on every rank, if the
 // checkpoint is not whole. Collective.

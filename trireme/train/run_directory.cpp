@@ -145,30 +145,4 @@ void RunDirectory::clear(const std::vector<fs::path>& kept) const {
   }
 }
 
-fs::path find_checkpoint(const fs::path& path, const std::function<void(const std::string&)>& note) {
-  std::error_code ignored;
-  if (fs::exists(path / kManifestFile, ignored)) {
-    verify_checkpoint(path);
-    return path;
-  }
-  const std::vector<CheckpointEntry> all = RunDirectory(path).list();
-  std::string problems;
-  for (auto entry = all.rbegin(); entry != all.rend(); ++entry) {
-    check_readable(entry->path);
-    try {
-      verify_checkpoint(entry->path);
-      if (!problems.empty())
-        note(cat(path.string(), ": ", entry->path.filename().string(),
-                 " is taken, the newest checkpoint that is whole:", problems));
-      return entry->path;
-    } catch (const DataError& error) {
-      problems += cat("\n  ", error.what());
-    }
-  }
-  if (!problems.empty())
-    throw DataError(cat(path.string(), ": no checkpoint of this run is whole:", problems));
-  throw ConfigError(cat(path.string(), " is neither a checkpoint (it has no ", kManifestFile,
-                        ") nor a run's folder with checkpoints/step-N in it"));
-}
-
 }  // namespace trireme

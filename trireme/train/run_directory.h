@@ -13,7 +13,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -67,12 +66,5 @@ class RunDirectory {
  private:
   std::filesystem::path output_dir_;
 };
-
-// A checkpoint's folder means that checkpoint, after its files are verified. A run's folder means its newest
-// whole checkpoint; `note` is told which newer ones are broken. Throws ConfigError for any other path;
-// DataError when the checkpoint is damaged, or when a newer one may not be read: it may well be whole. Ranks
-// that look together use resume.h.
-std::filesystem::path find_checkpoint(const std::filesystem::path& path,
-                                      const std::function<void(const std::string&)>& note);
 
 }  // namespace trireme

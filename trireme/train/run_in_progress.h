@@ -40,6 +40,7 @@ class RunInProgress {
   RunInProgress(World& world, const TrainOptions& options, const TrainHooks& hooks)
       : world_(world),
         options_(options),
+        lora_asked_(options.engine.lora),
         hooks_(hooks),
         run_(options.output_dir),
         guards_(options.guards),
@@ -145,7 +146,8 @@ class RunInProgress {
   }
 
   World& world_;
-  TrainOptions options_;  // of the run; a stage's: options_of
+  TrainOptions options_;          // of the run; a stage's: options_of
+  const LoraOptions lora_asked_;  // before keep_lora
   const TrainHooks& hooks_;
   RunDirectory run_;
   StepGuards guards_;

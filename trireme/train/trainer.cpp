@@ -32,7 +32,9 @@ void RunInProgress::begin_records() {
       }
       run_.clear(kept);
     }
-    replace_file(run_.config(), to_json(options_).dump(2) + "\n");
+    TrainOptions replayed = options_;
+    replayed.engine.lora = lora_asked_;  // the folder of --adapter says the rest
+    replace_file(run_.config(), to_json(replayed).dump(2) + "\n");
     records_.emplace(run_, resume_from_ ? std::optional(steps_done_) : std::nullopt,
                      options_.tensorboard ? options_.logging_dir : "", notes(),
                      evaluation_due_ ? LastEvaluation::due : LastEvaluation::kept);
