@@ -58,16 +58,15 @@ EvaluationLoader RunInProgress::held_out_samples(int stage, const LoaderOptions&
 }
 
 void RunInProgress::read_held_out(int stage) {
-  const LoaderOptions cut = loader_options(stage);
-  held_out_samples(stage, cut);  // finds samples too short for the ranks that share them
-  LoaderOptions whole{.packing = cut.packing,
-                      .sequence_tokens = cut.sequence_tokens,
-                      .dp_size = world_.size(),
-                      .dp_index = world_.rank(),
-                      .vocab_size = cut.vocab_size,
-                      .pad_token_id = cut.pad_token_id};
+  LoaderOptions settings = loader_options(stage);
+  held_out_samples(stage, settings);  // finds samples too short for the ranks that share them
+  settings.batch_size = settings.ulysses = settings.ring = 1;
+  settings.sp_rank = 0;
+  settings.dp_size = world_.size();
+  settings.dp_index = world_.rank();
+  settings.masked_tokens.reset();
   agreement_.all_or_none("reading the held-out samples", [&] {
-    EvaluationLoader loader = held_out_samples(stage, whole);
+    EvaluationLoader loader = held_out_samples(stage, settings);
     while (loader.next()) {
     }
   });
