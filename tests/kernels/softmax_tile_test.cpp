@@ -96,6 +96,27 @@ TEST(SoftmaxTile, powers_are_exact_at_zero_and_nothing_below_the_normal_numbers)
     }
 }
 
+TEST(SoftmaxTile, powers_in_fp32_are_right_to_their_rounding_and_none_of_it_is_in_common) {
+  constexpr int kRows = 200, kPowers = 63;
+  std::mt19937 generator(7);
+  for (const TileMath* math : tables_of_this_processor()) {
+    double errors = 0, squares = 0;
+    for (int row = 0; row < kRows; ++row) {
+      std::vector<float> exponents{0};
+      for (int i = 0; i < kPowers; ++i)
+        exponents.push_back(std::uniform_real_distribution<float>(-1, 0)(generator));
+      const OneRow powers(*math, false, exponents, 0);
+      for (int i = 1; i <= kPowers; ++i) {
+        const double error = powers.scores[i] / std::exp2(static_cast<double>(exponents[i])) - 1;
+        errors += error;
+        squares += error * error;
+      }
+    }
+    EXPECT_LT(std::sqrt(squares / (kRows * kPowers)), 4e-8) << math->instructions;
+    EXPECT_LT(std::abs(errors / (kRows * kPowers)), 2e-9) << math->instructions;
+  }
+}
+
 TEST(SoftmaxTile, what_is_no_number_stays_none) {
   const float nan = std::nanf("");
   for (const TileMath* math : tables_of_this_processor())

@@ -124,7 +124,7 @@ TEST(BestCheckpoint, is_not_compared_with_losses_over_more_or_fewer_samples) {
   const std::string output = train_on_ranks(1, options).output;
   EXPECT_THAT(output, HasSubstr("the held-out samples are others"));
   EXPECT_THAT(output,
-              HasSubstr(cat("best checkpoint: ", RunDirectory(options.output_dir).checkpoint(8).string(),
+              HasSubstr(cat("best checkpoint: ", RunDirectory(options.output_dir).checkpoint(6).string(),
                             " (eval_loss ")));
 }
 

@@ -305,9 +305,12 @@ TEST(Trainer, a_run_does_not_remove_the_checkpoint_it_begins_with) {
   options.overwrite_output_dir = true;
   options.model_dir = RunDirectory(options.output_dir).checkpoint(9);
   EXPECT_THAT(problem_of(options), HasSubstr("which this run begins with and would remove"));
-  options.model_dir = run.model();
-  options.engine.lora.adapter = RunDirectory(options.output_dir).checkpoint(9);
-  EXPECT_THAT(problem_of(options), HasSubstr("which this run begins with and would remove"));
+  TrainOptions adapted = run.options("adapted");
+  adapted.engine.lora.rank = 2;
+  train_on_ranks(1, adapted);
+  adapted.overwrite_output_dir = true;
+  adapted.engine.lora = {.adapter = RunDirectory(adapted.output_dir).checkpoint(9)};
+  EXPECT_THAT(problem_of(adapted), HasSubstr("which this run begins with and would remove"));
   EXPECT_EQ(RunDirectory(options.output_dir).list().size(), 1U);
 }
 
