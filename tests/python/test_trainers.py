@@ -10,7 +10,7 @@ import types
 import numpy as np
 import pytest
 import torch
-from trainer_cases import CASES, make_model, run, sizes, write_rows
+from trainer_cases import CASES, make_model, make_tokenizer, run, sizes, write_rows
 
 STARTED_SECONDS = 420
 PRELOADED = ["torch", "transformers.trainer", "trl.trainer.sft_trainer", "trl.trainer.dpo_trainer", "peft", "trireme.hf"]
@@ -236,6 +236,27 @@ def test_the_signature_is_the_trainers_own():
 
     for trainer in (transformers.Trainer, trl.SFTTrainer, trl.DPOTrainer):
         assert inspect.signature(with_sequence_parallel(trainer)) == inspect.signature(trainer)
+
+
+def test_a_plain_trainer_beside_sequence_ranks_is_refused(tmp_path, monkeypatch):
+    """It would multiply loss and gradients by their number, and share nothing."""
+    import datasets
+    import transformers
+    import trl
+    from accelerate.state import AcceleratorState
+    from trireme import ConfigError
+    from trireme.hf import ParallelismConfig
+
+    monkeypatch.setattr(ParallelismConfig, "build_device_mesh", lambda config, kind: None)  # of one process
+    settings = dict(output_dir=str(tmp_path), report_to="none", use_cpu=True)
+    data = datasets.Dataset.from_list([{"text": "w1 w2"}])
+    try:
+        for trainer, arguments in ((transformers.Trainer, transformers.TrainingArguments), (trl.SFTTrainer, trl.SFTConfig)):
+            given = arguments(**settings, parallelism_config=ParallelismConfig(sp_size=2))
+            with pytest.raises(ConfigError, match=rf"got sp_size 2 with a plain {trainer.__name__} .*with_sequence_parallel\({trainer.__name__}\)"):
+                trainer(make_model(), given, train_dataset=data, processing_class=make_tokenizer())
+    finally:
+        AcceleratorState._reset_state(True)
 
 
 def test_what_is_refused(tmp_path):

@@ -76,6 +76,7 @@ def with_sequence_parallel(trainer_class: Trainer, *, sp_size: Optional[int] = N
 
 
 class _SequenceParallel:
+    trireme_shares_samples = True  # to ParallelismConfig, which refuses a plain trainer
     _sp_size: Optional[int]
     _sp_ring: Optional[int]
     _counts_tokens = False
