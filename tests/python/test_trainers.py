@@ -265,6 +265,8 @@ def test_what_is_refused(tmp_path):
     import trl
     from trireme import ConfigError
     from trireme.hf import ParallelismConfig, with_sequence_parallel
+    from trl.experimental.gkd import GKDTrainer
+    from trl.experimental.gold import GOLDTrainer
 
     def make(**settings):
         arguments = transformers.TrainingArguments(str(tmp_path), report_to="none", use_cpu=True, **settings)
@@ -291,8 +293,12 @@ def test_what_is_refused(tmp_path):
             trainer.evaluate()
     with pytest.raises(ConfigError, match="expected SFTTrainer or DPOTrainer"):
         with_sequence_parallel(trl.RewardTrainer)
-    with pytest.raises(ConfigError, match="derives from transformers.Trainer"):
-        with_sequence_parallel(torch.nn.Linear)
+    for distiller in (GKDTrainer, GOLDTrainer):  # of trl's SFTTrainer, and they generate
+        with pytest.raises(ConfigError, match=f"got {distiller.__name__}.*others generate"):
+            with_sequence_parallel(distiller)
+    for no_class in (torch.nn.Linear, trainer):
+        with pytest.raises(ConfigError, match="derives from transformers.Trainer"):
+            with_sequence_parallel(no_class)
     with pytest.raises(ConfigError, match="has made already"):
         with_sequence_parallel(type(trainer))
     for step in (trainer.training_step, lambda *given: trainer.prediction_step(*given, prediction_loss_only=True)):
