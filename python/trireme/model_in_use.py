@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from typing import Callable, Iterator, Optional
 
 import torch
@@ -50,6 +51,11 @@ def vocabulary_of(model: torch.nn.Module) -> Optional[int]:
     embed = model.get_input_embeddings()
     rows = {module.num_embeddings for module in embed.modules() if isinstance(module, torch.nn.Embedding)} if embed is not None else set()
     return rows.pop() if len(rows) == 1 else None
+
+
+def takes_use_cache(model: torch.nn.Module) -> bool:
+    parameters = inspect.signature(model.forward).parameters
+    return "use_cache" in parameters or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 
 
 def few_ids(vocabulary: int, tokens: int) -> torch.Tensor:

@@ -9,11 +9,11 @@ other ranks could but repeat it, in the memory and the cores that ranks of one m
 
 from __future__ import annotations
 
-import inspect
+import contextlib
 import itertools
 import math
 import zlib
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Iterator, Mapping, Optional, Sequence
 
 import torch
 import torch.distributed as dist
@@ -23,7 +23,7 @@ from .errors import ConfigError
 from .gated_delta_net import delta_nets_in
 from .image_batches import has_images
 from .loss import loss as loss_of_shards
-from .model_in_use import pretrained_model_in, router_coefficient
+from .model_in_use import pretrained_model_in, router_coefficient, takes_use_cache
 from .parallelize import parallelize
 from .same_weights import differences
 from .sequence_group import Group, SequenceGroup, sequence_group
@@ -172,8 +172,8 @@ def _beside_the_model_alone(
     failure = None
     if shared.rank == 0:
         try:
-            arguments = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
-            loss = model(**{**inputs, **arguments}).loss
+            with _without_cache(pretrained_model_in(model, "trireme.verify")):
+                loss = model(**inputs).loss
             reference = _gradients(loss, parameters)
             rows = _errors(gradients, reference, torch.finfo(_dtype(parameters)).eps)
             values = [0.0, _norm(gradients), loss.item(), _norm(reference), *itertools.chain(*rows)]
@@ -188,6 +188,21 @@ def _beside_the_model_alone(
     if failed:
         raise RuntimeError("trireme.verify: rank 0 could not run the model alone; its error says why")
     return values
+
+
+@contextlib.contextmanager
+def _without_cache(target: torch.nn.Module) -> Iterator[None]:
+    """Beside a cache transformers does not part packed documents. Not every wrapper hands use_cache on by name."""
+
+    def before(_module, arguments, keywords):
+        return arguments, {**keywords, "use_cache": False}
+
+    hooks = [target.register_forward_pre_hook(before, with_kwargs=True)] if takes_use_cache(target) else []
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _errors(gradients: list[torch.Tensor], references: list[torch.Tensor], spacing: float) -> list[tuple[float, float]]:
