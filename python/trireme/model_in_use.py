@@ -60,7 +60,8 @@ def takes_use_cache(model: torch.nn.Module) -> bool:
 
 def few_ids(vocabulary: int, tokens: int) -> torch.Tensor:
     """[2, tokens], always the same, to look at a model with."""
-    return torch.randint(1, vocabulary, (2, tokens), generator=torch.Generator().manual_seed(0))
+    # Not on the default device, which may be a GPU: the generator is the CPU's.
+    return torch.randint(1, vocabulary, (2, tokens), generator=torch.Generator().manual_seed(0), device="cpu")
 
 
 @contextlib.contextmanager

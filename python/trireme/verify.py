@@ -177,7 +177,7 @@ def _beside_the_model_alone(
             reference = _gradients(loss, parameters)
             rows = _errors(gradients, reference, torch.finfo(_dtype(parameters)).eps)
             values = [0.0, _norm(gradients), loss.item(), _norm(reference), *itertools.chain(*rows)]
-            found.copy_(torch.tensor(values, dtype=torch.float64))
+            found.copy_(torch.tensor(values, dtype=torch.float64, device=found.device))
         except Exception as error:  # the others wait for a word of it
             failure, found[0] = error, 1
     if shared.size > 1:

@@ -92,6 +92,32 @@ def run_around(group):
     assert made.config._attn_implementation == "eager" and made(input_ids=torch.tensor([[3, 4]])).logits.shape[-1] == 80
 
 
+def test_the_default_device_may_be_another(ranks):
+    ranks.run(run_default_device, 2)
+
+
+def run_default_device(group):
+    from trireme.sequence_of_call import SequenceOfCall
+
+    of_a_ring = trireme.SequenceGroup(group, ring=2)
+    with torch.device("meta"):
+        order = SequenceOfCall(of_a_ring, of_a_ring.lengths(9), [], [], False, 8, False).sample_order
+    assert sorted(order.tolist()) == list(range(9))
+    for ring in (1, 2):
+        sequence = trireme.SequenceGroup(group, ring=ring)
+        for kind in ("plain", "packed", "right padding"):
+            model, batch = make_model("llama"), make_batch(kind, "llama")
+            losses = []
+            for device in ("cpu", "meta"):
+                torch.set_default_device(device)
+                try:
+                    with trireme.parallelize(model, sequence, whole_batches=True):
+                        losses.append(model(**batch).loss.item())
+                finally:
+                    torch.set_default_device(None)
+            assert losses[0] == losses[1]
+
+
 def test_what_a_forward_adds_to_the_loss_is_refused(ranks):
     ranks.run(run_added_to_the_loss, 2)
 
