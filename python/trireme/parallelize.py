@@ -18,7 +18,7 @@ from typing import Callable, Iterator
 
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -66,6 +66,11 @@ def parallelize(
         raise ConfigError(
             f"trireme.parallelize: got averaged_over={averaged_over} with a group of {shared.size}, expected 1 to {shared.size}: over how many of "
             "these ranks gradients are averaged (of all ranks of the run, data ranks too, it is trireme.loss that asks)"
+        )
+    if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()):
+        raise ConfigError(
+            "trireme.parallelize: got a model under FullyShardedDataParallel (FSDP 1), whose parameters it takes away between calls: it is refused; "
+            "use torch.distributed.fsdp.fully_shard (FSDP 2)"
         )
     summed = averaged_over == 1 and shared.size > 1
     if summed and whole_batches:
