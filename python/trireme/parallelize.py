@@ -104,9 +104,8 @@ def over_ranks(model: torch.nn.Module, calls: ModelCalls) -> Iterator[Callable[[
         )
     attention = LayerAttention(calls)
     with contextlib.ExitStack() as undo:
-        _register(attention, undo)
-        _use(model, target, attention.name, undo)
-        calls.attention_name = attention.name
+        calls.attention_name = attention.register(undo)
+        _use(model, target, calls.attention_name, undo)
         calls.hook(undo)
         share_delta_nets(calls, undo)
         see_longest_position(target, calls.longest_position, undo)
@@ -205,15 +204,6 @@ def _configs(config):
     for value in vars(config).values():
         if hasattr(value, "_attn_implementation"):
             yield from _configs(value)
-
-
-def _register(attention: LayerAttention, undo: contextlib.ExitStack) -> None:
-    from transformers import AttentionInterface, AttentionMaskInterface
-
-    AttentionInterface.register(attention.name, attention.attend)
-    undo.callback(AttentionInterface._global_mapping.pop, attention.name)
-    AttentionMaskInterface.register(attention.name, attention.make_mask)
-    undo.callback(AttentionMaskInterface._global_mapping.pop, attention.name)
 
 
 def _use(model: torch.nn.Module, target: torch.nn.Module, name: str, undo: contextlib.ExitStack) -> None:
