@@ -12,14 +12,22 @@ from torch.distributed.fsdp import FSDPModule
 from .errors import ConfigError
 
 
-def pretrained_model_in(model: torch.nn.Module, asked_by: str) -> torch.nn.Module:
-    """The PreTrainedModel that ``model`` is, or holds as its wrappers do (PEFT, DDP). ConfigError in the name of ``asked_by``."""
+def pretrained_models_in(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
+    """By name, an outer one before those within it."""
     import transformers
 
-    found = next((module for module in model.modules() if isinstance(module, transformers.PreTrainedModel)), None)
-    if found is None:
+    return {name: module for name, module in model.named_modules() if isinstance(module, transformers.PreTrainedModel)}
+
+
+def pretrained_model_in(model: torch.nn.Module, asked_by: str) -> torch.nn.Module:
+    """The PreTrainedModel that ``model`` is, or holds as its wrappers do (PEFT, DDP); beside a frozen one (a teacher) the one that is trained.
+
+    ConfigError in the name of ``asked_by``.
+    """
+    found = list(pretrained_models_in(model).values())
+    if not found:
         raise ConfigError(f"{asked_by}: got {type(model).__name__}, which holds no PreTrainedModel")
-    return found
+    return next((module for module in found if any(parameter.requires_grad for parameter in module.parameters())), found[0])
 
 
 def called_for(model: torch.nn.Module, target: torch.nn.Module) -> torch.nn.Module:

@@ -27,7 +27,7 @@ from .gated_delta_net import share_delta_nets
 from .image_batches import language_model_in
 from .layer_attention import NAME_OF_ATTENTION, LayerAttention
 from .model_calls import ModelCalls, wants_router_logits
-from .model_in_use import called_for, pretrained_model_in, vocabulary_of
+from .model_in_use import called_for, pretrained_model_in, pretrained_models_in, vocabulary_of
 from .rotary import see_longest_position
 from .same_weights import refuse_other_weights
 from .sequence_group import Group, SequenceGroup, sequence_group
@@ -93,6 +93,7 @@ def over_ranks(model: torch.nn.Module, calls: ModelCalls) -> Iterator[Callable[[
         raise ConfigError("trireme.parallelize: the model is in such a block already: leave one of them out")
     if any(getattr(part, "is_encoder_decoder", False) for part in _configs(target.config)):
         raise ConfigError("trireme.parallelize: an encoder-decoder attends across two sequences: it is refused")
+    _refuse_other_models(model, target, calls.whole is not None)
     _refuse_attention_of_the_callers(target)
     vocabulary = vocabulary_of(target)
     if vocabulary is None:
@@ -105,7 +106,7 @@ def over_ranks(model: torch.nn.Module, calls: ModelCalls) -> Iterator[Callable[[
     attention = LayerAttention(calls)
     with contextlib.ExitStack() as undo:
         calls.attention_name = attention.register(undo)
-        _use(model, target, calls.attention_name, undo)
+        _use(model, calls, undo)
         calls.hook(undo)
         share_delta_nets(calls, undo)
         see_longest_position(target, calls.longest_position, undo)
@@ -134,6 +135,19 @@ def _refuse_what_differs(model: torch.nn.Module, vocabulary: int, attention: Lay
     finally:
         attention.calls.probing = False
     attention.calls.watch(model)
+
+
+def _refuse_other_models(model: torch.nn.Module, target: torch.nn.Module, whole_batches: bool) -> None:
+    """Beside ``target``. In whole batches a frozen one, a teacher, runs as it is, on all tokens; ranks would share nothing of a trained one."""
+    inside = set(target.modules())
+    for name, other in pretrained_models_in(model).items():
+        if other in inside or (whole_batches and not any(parameter.requires_grad for parameter in other.parameters())):
+            continue
+        raise ConfigError(
+            f"trireme.parallelize: got {name} ({type(other).__name__}) beside the {type(target).__name__} that the ranks share"
+            + (", and its parameters are trained" if whole_batches else ": it would see this rank's shard alone")
+            + ". It is refused; expected one model of transformers, or in whole batches others that are frozen: open a block for each of them"
+        )
 
 
 def _refuse_attention_of_the_callers(target: torch.nn.Module) -> None:
@@ -206,16 +220,19 @@ def _configs(config):
             yield from _configs(value)
 
 
-def _use(model: torch.nn.Module, target: torch.nn.Module, name: str, undo: contextlib.ExitStack) -> None:
-    """Copies of the configurations, for models may share one; parts of one model that share one still do. What reads images keeps its attention."""
+def _use(model: torch.nn.Module, calls: ModelCalls, undo: contextlib.ExitStack) -> None:
+    """Copies of the configurations, for models may share one; parts of one model that share one still do. What reads images keeps its attention,
+    and so does what stands beside the model and sees whole batches; beside shards it is refused when it runs.
+    """
     memo: dict = {}
-    language_model = language_model_in(target)
-    inside = set() if language_model is None else set(language_model.modules())
+    name, language_model = calls.attention_name, language_model_in(calls.model)
+    cut = calls.model if language_model is None else language_model
+    inside = set(cut.modules() if language_model is not None or calls.whole is not None else model.modules())
     for module in model.modules():
         config = module.__dict__.get("config")
         if config is None or not hasattr(config, "_attn_implementation"):
             continue
-        if language_model is not None and module not in inside and language_model not in module.modules():
+        if module not in inside and cut not in module.modules():
             continue
         own = copy.deepcopy(config, memo)
         parts = list(_configs(own)) if language_model is None else [own, own.get_text_config()]
