@@ -28,6 +28,7 @@ from .image_batches import language_model_in
 from .layer_attention import NAME_OF_ATTENTION, LayerAttention
 from .model_calls import ModelCalls, wants_router_logits
 from .model_in_use import called_for, pretrained_model_in, pretrained_models_in, vocabulary_of
+from .peft_adapters import adapters_in, call_without_prompts, refuse_adapters, tunes_prompts
 from .rotary import see_longest_position
 from .same_weights import refuse_other_weights
 from .sequence_group import Group, SequenceGroup, sequence_group
@@ -78,8 +79,11 @@ def parallelize(
         _refuse_head_of_its_own(model, target)
     if summed and not whole_batches and wants_router_logits(target):
         _refuse_unsaid_average(model, shared, "a router's loss (output_router_logits)")
-    if not whole_batches:
-        _refuse_prompts_of_each_shard(model)
+    if not whole_batches and tunes_prompts(model):
+        raise ConfigError(
+            f"trireme.parallelize: got a {type(model).__name__} with prompt tuning, which would put its tokens before each rank's shard: give "
+            "whole batches (whole_batches=True)"
+        )
     with over_ranks(model, ModelCalls(target, shared, averaged_over, whole_batches)) as refuse_what_differs:
         refuse_what_differs()
         yield model
@@ -93,6 +97,7 @@ def over_ranks(model: torch.nn.Module, calls: ModelCalls) -> Iterator[Callable[[
         raise ConfigError("trireme.parallelize: the model is in such a block already: leave one of them out")
     if any(getattr(part, "is_encoder_decoder", False) for part in _configs(target.config)):
         raise ConfigError("trireme.parallelize: an encoder-decoder attends across two sequences: it is refused")
+    refuse_adapters(model)
     _refuse_other_models(model, target, calls.whole is not None)
     _refuse_attention_of_the_callers(target)
     vocabulary = vocabulary_of(target)
@@ -108,6 +113,8 @@ def over_ranks(model: torch.nn.Module, calls: ModelCalls) -> Iterator[Callable[[
         calls.attention_name = attention.register(undo)
         _use(model, calls, undo)
         calls.hook(undo)
+        if tunes_prompts(model):
+            call_without_prompts(calls, undo)
         share_delta_nets(calls, undo)
         see_longest_position(target, calls.longest_position, undo)
         yield functools.partial(_refuse_what_differs, model, vocabulary, attention)
@@ -186,7 +193,7 @@ def _refuse_unsaid_average(model: torch.nn.Module, shared: SequenceGroup, what: 
 def _refuse_head_of_its_own(model: torch.nn.Module, target: torch.nn.Module) -> None:
     """Each rank has the whole gradient of what follows the model, and only its tokens' of the model; prompts of PEFT come before it."""
     known = {id(parameter) for parameter in target.parameters()}
-    for adapted, _adapters in _peft_models_in(model):
+    for adapted, _adapters in adapters_in(model):
         known.update(id(parameter) for parameter in adapted.parameters())
     outside = [name for name, parameter in model.named_parameters() if parameter.requires_grad and id(parameter) not in known]
     if outside:
@@ -195,22 +202,6 @@ def _refuse_head_of_its_own(model: torch.nn.Module, target: torch.nn.Module) -> 
             "averaged_over=1: every rank has its whole gradient, and a sum over ranks would count it several times. Average gradients over the group "
             "and give averaged_over, as under DDP, or give parallelize the inner model, and divide the head's part of the loss by the group's size"
         )
-
-
-def _refuse_prompts_of_each_shard(model: torch.nn.Module) -> None:
-    for adapted, adapters in _peft_models_in(model):
-        if any(getattr(adapter, "is_prompt_learning", False) for adapter in adapters.values()):
-            raise ConfigError(
-                f"trireme.parallelize: got a {type(adapted).__name__} with prompt tuning, which would put its tokens before each rank's shard: give "
-                "whole batches (whole_batches=True)"
-            )
-
-
-def _peft_models_in(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, dict]]:
-    """With the configurations of their adapters."""
-    for module in model.modules():
-        if isinstance(adapters := getattr(module, "peft_config", None), dict):
-            yield module, adapters
 
 
 def _configs(config):

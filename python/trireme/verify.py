@@ -25,6 +25,7 @@ from .image_batches import has_images
 from .loss import loss as loss_of_shards
 from .model_in_use import pretrained_model_in, router_coefficient, takes_use_cache
 from .parallelize import parallelize
+from .peft_adapters import tunes_prompts
 from .same_weights import differences
 from .sequence_group import Group, SequenceGroup, sequence_group
 from .verify_result import GradientError, VerifyResult
@@ -93,6 +94,11 @@ def _check(model: torch.nn.Module, batch: Mapping[str, Any], shared: SequenceGro
     if parts or any(type(module).__name__ in wrappers for module in model.modules()):
         raise ConfigError(
             "trireme.verify: got a model that DDP, FSDP or DeepSpeed has wrapped, which no rank can run alone; verify it before it is wrapped"
+        )
+    if tunes_prompts(model):
+        raise ConfigError(
+            "trireme.verify: got prompt tuning, whose tokens come before the whole sample, and verify cuts it into shards: verify the model before "
+            "get_peft_model, then train it with whole batches"
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError("trireme.verify: no parameter of the model wants a gradient, so there is nothing to compare")

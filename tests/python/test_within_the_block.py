@@ -32,23 +32,6 @@ def run_within(group):
         copy.deepcopy(model)
 
 
-def test_prompt_tuning_needs_whole_batches(ranks):
-    ranks.run(run_prompt_tuning, 2)
-
-
-def run_prompt_tuning(group):
-    import peft
-    from test_parallelize import compare
-    from test_whole_batches import alone, whole
-
-    model = peft.get_peft_model(make_model("llama"), peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=5))
-    with pytest.raises(trireme.ConfigError, match="prompt tuning.*whole batches"):
-        with trireme.parallelize(model, group):
-            pass
-    batch = make_batch("right padding", "llama")
-    compare(alone(model, batch), whole(model, batch, group))
-
-
 def test_labels_of_padding_are_told_once(ranks):
     ranks.run(run_labels_of_padding, 2)
 
