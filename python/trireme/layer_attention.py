@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 import torch
@@ -13,7 +14,6 @@ from .sequence_of_call import of_a_call
 from .transformers_mask import SeenKeys, read_mask_function
 
 NAME_OF_ATTENTION = "trireme_"  # in the AttentionInterface; a number follows
-_numbers = itertools.count()
 
 # What layers hand to attention and Trireme may ignore: it is in the mask, or about other things than attention.
 _IGNORED = {
@@ -28,12 +28,22 @@ _REFUSED = {
 
 
 class LayerAttention:
-    """The functions that one `with` block registers, under a name of its own."""
+    """The functions that one `with` block registers, under a name that no other open block has."""
 
     def __init__(self, calls: ModelCalls):
-        self.name = f"{NAME_OF_ATTENTION}{next(_numbers)}"
         self.calls = calls
         self.layers_seen = 0
+
+    def register(self, undo: contextlib.ExitStack) -> str:
+        """Until ``undo`` closes. Returns the name, the first that is free: torch.compile compiles again for one that it has not seen."""
+        from transformers import AttentionInterface, AttentionMaskInterface
+
+        names = (f"{NAME_OF_ATTENTION}{number}" for number in itertools.count())
+        name = next(name for name in names if name not in AttentionInterface._global_mapping)
+        for interface, function in ((AttentionInterface, self.attend), (AttentionMaskInterface, self.make_mask)):
+            interface.register(name, function)
+            undo.callback(interface._global_mapping.pop, name)
+        return name
 
     @torch.compiler.disable
     def make_mask(self, q_length=None, kv_length=None, *, mask_function, **_arguments):

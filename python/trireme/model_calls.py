@@ -22,6 +22,7 @@ from .batch import gather_with_gradient
 from .errors import ConfigError
 from .image_batches import cut_for_language_model, has_images, language_model_in
 from .loss import tell_average
+from .model_in_use import takes_use_cache
 from .rotary import reach_of_positions
 from .same_weights import WatchedWeights
 from .sequence_group import SequenceGroup
@@ -109,7 +110,7 @@ class ModelCalls:
             )
         if mask is not None and module is not module.base_model and self._wants_router_logits(given):
             self._mask_shard, given["attention_mask"] = given["attention_mask"], mask
-        if "use_cache" in signature or rest:
+        if takes_use_cache(module):
             given["use_cache"] = False
         if self.gives_sequence:
             given[SEQUENCE_KEYWORD] = self.sequence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from typing import Callable, Iterator, Optional
 
 import torch
@@ -11,14 +12,22 @@ from torch.distributed.fsdp import FSDPModule
 from .errors import ConfigError
 
 
-def pretrained_model_in(model: torch.nn.Module, asked_by: str) -> torch.nn.Module:
-    """The PreTrainedModel that ``model`` is, or holds as its wrappers do (PEFT, DDP). ConfigError in the name of ``asked_by``."""
+def pretrained_models_in(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
+    """By name, an outer one before those within it."""
     import transformers
 
-    found = next((module for module in model.modules() if isinstance(module, transformers.PreTrainedModel)), None)
-    if found is None:
+    return {name: module for name, module in model.named_modules() if isinstance(module, transformers.PreTrainedModel)}
+
+
+def pretrained_model_in(model: torch.nn.Module, asked_by: str) -> torch.nn.Module:
+    """The PreTrainedModel that ``model`` is, or holds as its wrappers do (PEFT, DDP); beside a frozen one (a teacher) the one that is trained.
+
+    ConfigError in the name of ``asked_by``.
+    """
+    found = list(pretrained_models_in(model).values())
+    if not found:
         raise ConfigError(f"{asked_by}: got {type(model).__name__}, which holds no PreTrainedModel")
-    return found
+    return next((module for module in found if any(parameter.requires_grad for parameter in module.parameters())), found[0])
 
 
 def called_for(model: torch.nn.Module, target: torch.nn.Module) -> torch.nn.Module:
@@ -52,9 +61,15 @@ def vocabulary_of(model: torch.nn.Module) -> Optional[int]:
     return rows.pop() if len(rows) == 1 else None
 
 
+def takes_use_cache(model: torch.nn.Module) -> bool:
+    parameters = inspect.signature(model.forward).parameters
+    return "use_cache" in parameters or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+
+
 def few_ids(vocabulary: int, tokens: int) -> torch.Tensor:
     """[2, tokens], always the same, to look at a model with."""
-    return torch.randint(1, vocabulary, (2, tokens), generator=torch.Generator().manual_seed(0))
+    # Not on the default device, which may be a GPU: the generator is the CPU's.
+    return torch.randint(1, vocabulary, (2, tokens), generator=torch.Generator().manual_seed(0), device="cpu")
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from typing import Callable, Iterator
 
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -27,7 +27,8 @@ from .gated_delta_net import share_delta_nets
 from .image_batches import language_model_in
 from .layer_attention import NAME_OF_ATTENTION, LayerAttention
 from .model_calls import ModelCalls, wants_router_logits
-from .model_in_use import called_for, pretrained_model_in, vocabulary_of
+from .model_in_use import called_for, pretrained_model_in, pretrained_models_in, vocabulary_of
+from .peft_adapters import adapters_in, call_without_prompts, refuse_adapters, tunes_prompts
 from .rotary import see_longest_position
 from .same_weights import refuse_other_weights
 from .sequence_group import Group, SequenceGroup, sequence_group
@@ -67,14 +68,22 @@ def parallelize(
             f"trireme.parallelize: got averaged_over={averaged_over} with a group of {shared.size}, expected 1 to {shared.size}: over how many of "
             "these ranks gradients are averaged (of all ranks of the run, data ranks too, it is trireme.loss that asks)"
         )
+    if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()):
+        raise ConfigError(
+            "trireme.parallelize: got a model under FullyShardedDataParallel (FSDP 1), whose parameters it takes away between calls: it is refused; "
+            "use torch.distributed.fsdp.fully_shard (FSDP 2)"
+        )
     summed = averaged_over == 1 and shared.size > 1
     if summed and whole_batches:
         _refuse_unsaid_average(model, shared, "whole_batches=True")
         _refuse_head_of_its_own(model, target)
     if summed and not whole_batches and wants_router_logits(target):
         _refuse_unsaid_average(model, shared, "a router's loss (output_router_logits)")
-    if not whole_batches:
-        _refuse_prompts_of_each_shard(model)
+    if not whole_batches and tunes_prompts(model):
+        raise ConfigError(
+            f"trireme.parallelize: got a {type(model).__name__} with prompt tuning, which would put its tokens before each rank's shard: give "
+            "whole batches (whole_batches=True)"
+        )
     with over_ranks(model, ModelCalls(target, shared, averaged_over, whole_batches)) as refuse_what_differs:
         refuse_what_differs()
         yield model
@@ -88,6 +97,8 @@ def over_ranks(model: torch.nn.Module, calls: ModelCalls) -> Iterator[Callable[[
         raise ConfigError("trireme.parallelize: the model is in such a block already: leave one of them out")
     if any(getattr(part, "is_encoder_decoder", False) for part in _configs(target.config)):
         raise ConfigError("trireme.parallelize: an encoder-decoder attends across two sequences: it is refused")
+    refuse_adapters(model)
+    _refuse_other_models(model, target, calls.whole is not None)
     _refuse_attention_of_the_callers(target)
     vocabulary = vocabulary_of(target)
     if vocabulary is None:
@@ -99,10 +110,11 @@ def over_ranks(model: torch.nn.Module, calls: ModelCalls) -> Iterator[Callable[[
         )
     attention = LayerAttention(calls)
     with contextlib.ExitStack() as undo:
-        _register(attention, undo)
-        _use(model, target, attention.name, undo)
-        calls.attention_name = attention.name
+        calls.attention_name = attention.register(undo)
+        _use(model, calls, undo)
         calls.hook(undo)
+        if tunes_prompts(model):
+            call_without_prompts(calls, undo)
         share_delta_nets(calls, undo)
         see_longest_position(target, calls.longest_position, undo)
         yield functools.partial(_refuse_what_differs, model, vocabulary, attention)
@@ -130,6 +142,19 @@ def _refuse_what_differs(model: torch.nn.Module, vocabulary: int, attention: Lay
     finally:
         attention.calls.probing = False
     attention.calls.watch(model)
+
+
+def _refuse_other_models(model: torch.nn.Module, target: torch.nn.Module, whole_batches: bool) -> None:
+    """Beside ``target``. In whole batches a frozen one, a teacher, runs as it is, on all tokens; ranks would share nothing of a trained one."""
+    inside = set(target.modules())
+    for name, other in pretrained_models_in(model).items():
+        if other in inside or (whole_batches and not any(parameter.requires_grad for parameter in other.parameters())):
+            continue
+        raise ConfigError(
+            f"trireme.parallelize: got {name} ({type(other).__name__}) beside the {type(target).__name__} that the ranks share"
+            + (", and its parameters are trained" if whole_batches else ": it would see this rank's shard alone")
+            + ". It is refused; expected one model of transformers, or in whole batches others that are frozen: open a block for each of them"
+        )
 
 
 def _refuse_attention_of_the_callers(target: torch.nn.Module) -> None:
@@ -168,7 +193,7 @@ def _refuse_unsaid_average(model: torch.nn.Module, shared: SequenceGroup, what: 
 def _refuse_head_of_its_own(model: torch.nn.Module, target: torch.nn.Module) -> None:
     """Each rank has the whole gradient of what follows the model, and only its tokens' of the model; prompts of PEFT come before it."""
     known = {id(parameter) for parameter in target.parameters()}
-    for adapted, _adapters in _peft_models_in(model):
+    for adapted, _adapters in adapters_in(model):
         known.update(id(parameter) for parameter in adapted.parameters())
     outside = [name for name, parameter in model.named_parameters() if parameter.requires_grad and id(parameter) not in known]
     if outside:
@@ -179,22 +204,6 @@ def _refuse_head_of_its_own(model: torch.nn.Module, target: torch.nn.Module) -> 
         )
 
 
-def _refuse_prompts_of_each_shard(model: torch.nn.Module) -> None:
-    for adapted, adapters in _peft_models_in(model):
-        if any(getattr(adapter, "is_prompt_learning", False) for adapter in adapters.values()):
-            raise ConfigError(
-                f"trireme.parallelize: got a {type(adapted).__name__} with prompt tuning, which would put its tokens before each rank's shard: give "
-                "whole batches (whole_batches=True)"
-            )
-
-
-def _peft_models_in(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, dict]]:
-    """With the configurations of their adapters."""
-    for module in model.modules():
-        if isinstance(adapters := getattr(module, "peft_config", None), dict):
-            yield module, adapters
-
-
 def _configs(config):
     yield config
     for value in vars(config).values():
@@ -202,25 +211,19 @@ def _configs(config):
             yield from _configs(value)
 
 
-def _register(attention: LayerAttention, undo: contextlib.ExitStack) -> None:
-    from transformers import AttentionInterface, AttentionMaskInterface
-
-    AttentionInterface.register(attention.name, attention.attend)
-    undo.callback(AttentionInterface._global_mapping.pop, attention.name)
-    AttentionMaskInterface.register(attention.name, attention.make_mask)
-    undo.callback(AttentionMaskInterface._global_mapping.pop, attention.name)
-
-
-def _use(model: torch.nn.Module, target: torch.nn.Module, name: str, undo: contextlib.ExitStack) -> None:
-    """Copies of the configurations, for models may share one; parts of one model that share one still do. What reads images keeps its attention."""
+def _use(model: torch.nn.Module, calls: ModelCalls, undo: contextlib.ExitStack) -> None:
+    """Copies of the configurations, for models may share one; parts of one model that share one still do. What reads images keeps its attention,
+    and so does what stands beside the model and sees whole batches; beside shards it is refused when it runs.
+    """
     memo: dict = {}
-    language_model = language_model_in(target)
-    inside = set() if language_model is None else set(language_model.modules())
+    name, language_model = calls.attention_name, language_model_in(calls.model)
+    cut = calls.model if language_model is None else language_model
+    inside = set(cut.modules() if language_model is not None or calls.whole is not None else model.modules())
     for module in model.modules():
         config = module.__dict__.get("config")
         if config is None or not hasattr(config, "_attn_implementation"):
             continue
-        if language_model is not None and module not in inside and language_model not in module.modules():
+        if module not in inside and cut not in module.modules():
             continue
         own = copy.deepcopy(config, memo)
         parts = list(_configs(own)) if language_model is None else [own, own.get_text_config()]

@@ -36,7 +36,7 @@ class SequenceOfCall:
         if self.shared.ring == 1:
             return None
         spans = (span for rank in range(self.shared.size) for span in self.shared.spans(sum(self.lengths), rank))
-        return torch.cat([torch.arange(begin, end) for begin, end in spans])
+        return torch.cat([torch.arange(begin, end, device="cpu") for begin, end in spans])
 
     def borders(self, causal: bool) -> list[torch.Tensor]:
         """cu_seqlens for ulysses_attention. Transformers lets encoders see across positions that restart."""
@@ -168,7 +168,7 @@ def _check_lengths(lengths: list[int]) -> None:
 
 def _borders(batch, tokens, positions, mask):
     valid = None if mask is None else mask.bool().cpu()
-    edge = torch.zeros(batch, max(tokens - 1, 0), dtype=torch.bool)
+    edge = torch.zeros(batch, max(tokens - 1, 0), dtype=torch.bool, device="cpu")
     padded = edge if valid is None else valid[:, 1:] != valid[:, :-1]
     restart = edge if positions is None else positions[:, 1:] != positions[:, :-1] + 1
     if valid is not None:
@@ -183,7 +183,7 @@ def _borders(batch, tokens, positions, mask):
     borders = [
         [] if not edges.any() else [_cu_seqlens(row, tokens) for row in edges] for edges in (padded, padded | restart)
     ]
-    first = torch.zeros(batch, 1, dtype=torch.long) if valid is None else valid.int().argmax(1, keepdim=True)
+    first = torch.zeros(batch, 1, dtype=torch.long, device="cpu") if valid is None else valid.int().argmax(1, keepdim=True)
     begins_at = first if positions is None else positions.gather(1, first)
     padding_counts = bool((begins_at[first > 0] != 0).any())
     return *borders, bool(restart.any()), tokens - 1 if positions is None else int(positions.max()), padding_counts
@@ -191,4 +191,4 @@ def _borders(batch, tokens, positions, mask):
 
 def _cu_seqlens(edges: torch.Tensor, tokens: int) -> torch.Tensor:
     inner = edges.nonzero().flatten() + 1
-    return torch.cat([torch.tensor([0]), inner, torch.tensor([tokens])])
+    return torch.cat([inner.new_zeros(1), inner, inner.new_full((1,), tokens)])

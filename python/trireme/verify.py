@@ -9,11 +9,11 @@ other ranks could but repeat it, in the memory and the cores that ranks of one m
 
 from __future__ import annotations
 
-import inspect
+import contextlib
 import itertools
 import math
 import zlib
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Iterator, Mapping, Optional, Sequence
 
 import torch
 import torch.distributed as dist
@@ -23,8 +23,9 @@ from .errors import ConfigError
 from .gated_delta_net import delta_nets_in
 from .image_batches import has_images
 from .loss import loss as loss_of_shards
-from .model_in_use import pretrained_model_in, router_coefficient
+from .model_in_use import pretrained_model_in, router_coefficient, takes_use_cache
 from .parallelize import parallelize
+from .peft_adapters import tunes_prompts
 from .same_weights import differences
 from .sequence_group import Group, SequenceGroup, sequence_group
 from .verify_result import GradientError, VerifyResult
@@ -93,6 +94,11 @@ def _check(model: torch.nn.Module, batch: Mapping[str, Any], shared: SequenceGro
     if parts or any(type(module).__name__ in wrappers for module in model.modules()):
         raise ConfigError(
             "trireme.verify: got a model that DDP, FSDP or DeepSpeed has wrapped, which no rank can run alone; verify it before it is wrapped"
+        )
+    if tunes_prompts(model):
+        raise ConfigError(
+            "trireme.verify: got prompt tuning, whose tokens come before the whole sample, and verify cuts it into shards: verify the model before "
+            "get_peft_model, then train it with whole batches"
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError("trireme.verify: no parameter of the model wants a gradient, so there is nothing to compare")
@@ -172,12 +178,12 @@ def _beside_the_model_alone(
     failure = None
     if shared.rank == 0:
         try:
-            arguments = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
-            loss = model(**{**inputs, **arguments}).loss
+            with _without_cache(pretrained_model_in(model, "trireme.verify")):
+                loss = model(**inputs).loss
             reference = _gradients(loss, parameters)
             rows = _errors(gradients, reference, torch.finfo(_dtype(parameters)).eps)
             values = [0.0, _norm(gradients), loss.item(), _norm(reference), *itertools.chain(*rows)]
-            found.copy_(torch.tensor(values, dtype=torch.float64))
+            found.copy_(torch.tensor(values, dtype=torch.float64, device=found.device))
         except Exception as error:  # the others wait for a word of it
             failure, found[0] = error, 1
     if shared.size > 1:
@@ -188,6 +194,21 @@ def _beside_the_model_alone(
     if failed:
         raise RuntimeError("trireme.verify: rank 0 could not run the model alone; its error says why")
     return values
+
+
+@contextlib.contextmanager
+def _without_cache(target: torch.nn.Module) -> Iterator[None]:
+    """Beside a cache transformers does not part packed documents. Not every wrapper hands use_cache on by name."""
+
+    def before(_module, arguments, keywords):
+        return arguments, {**keywords, "use_cache": False}
+
+    hooks = [target.register_forward_pre_hook(before, with_kwargs=True)] if takes_use_cache(target) else []
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _errors(gradients: list[torch.Tensor], references: list[torch.Tensor], spacing: float) -> list[tuple[float, float]]:

@@ -131,10 +131,10 @@ class WholeBatches:
     def _check_borders(self, cu_seqlens, sequence: SequenceOfCall) -> None:
         if cu_seqlens is None:
             return
-        documents = sequence.documents[0] if sequence.documents else torch.tensor([0, sum(sequence.lengths)])
-        if cu_seqlens.tolist() != documents.tolist():
+        documents = sequence.documents[0].tolist() if sequence.documents else [0, sum(sequence.lengths)]
+        if cu_seqlens.tolist() != documents:
             raise ConfigError(
-                f"trireme.parallelize: cu_seq_lens_q say {cu_seqlens.tolist()[:8]}..., position_ids {documents.tolist()[:8]}...: "
+                f"trireme.parallelize: cu_seq_lens_q say {cu_seqlens.tolist()[:8]}..., position_ids {documents[:8]}...: "
                 "expected the same documents"
             )
 

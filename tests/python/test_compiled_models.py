@@ -1,5 +1,7 @@
 """torch.compile of a model, or of its layers, under trireme.parallelize: what the model gives alone, uncompiled."""
 
+import contextlib
+
 import pytest
 import torch
 import trireme
@@ -54,6 +56,36 @@ def run_compiled(group, how, backend):
             compare(alone(make_model(name), batch), without_prefix(whole(model, batch, group)))
             compare(alone_on_logits(make_model(name), batch), without_prefix(shared(model, batch, group)))
         assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 1
+
+
+def test_a_block_that_is_opened_again_compiles_nothing_again(ranks):
+    ranks.run(run_opened_again, 2)
+
+
+def run_opened_again(group):
+    """Also of two models in turn, and one within the other's block."""
+    torch.compiler.reset()
+    batch = make_batch("plain", "llama")
+    models = [whole_model(make_model("llama"), "eager") for _ in range(2)]
+    with torch.no_grad():
+        models[1].lm_head.weight.mul_(0.5)
+    truths = [alone(model, batch)[0] for model in models]
+    counters = torch._dynamo.utils.counters
+
+    def losses():
+        found = [whole(model, batch, group)[0] for model in models]
+        with contextlib.ExitStack() as blocks:
+            for model in models:
+                blocks.enter_context(trireme.parallelize(model, group, whole_batches=True))
+            found += [model(**batch, use_cache=False).loss.item() for model in models]
+        return found
+
+    first = losses()
+    assert first == pytest.approx(2 * truths, rel=5e-6)
+    counters.clear()
+    for _ in range(9):  # Dynamo gives up after 8
+        assert losses() == pytest.approx(first, rel=1e-6)
+    assert not counters["stats"]["unique_graphs"] and not counters["recompile_limit"]
 
 
 def test_losses_within_a_compiled_function(ranks):

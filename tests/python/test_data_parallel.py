@@ -171,3 +171,18 @@ def run_zero(everyone, sequence_ranks, stages):
         with trireme.parallelize(engine, sharing, whole_batches=True):
             pass
     hold(everyone, sequence_ranks, {f"ZeRO-{stage}": functools.partial(Zero, stage=stage) for stage in stages})
+
+
+def test_fsdp_1_is_refused_by_name(ranks):
+    ranks.run(run_fsdp_1, 2)
+
+
+def run_fsdp_1(group):
+    for of_layers_alone in (False, True):
+        model = make_model(MODEL)
+        wrap = functools.partial(dist.fsdp.FullyShardedDataParallel, process_group=group, use_orig_params=True, device_id=torch.device("cpu"))
+        if of_layers_alone:
+            model.model.layers[0] = wrap(model.model.layers[0])
+        with pytest.raises(trireme.ConfigError, match="FSDP 1.*fully_shard"):
+            with trireme.parallelize(model if of_layers_alone else wrap(model), group, whole_batches=True, averaged_over=2):
+                pass

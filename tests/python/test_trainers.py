@@ -10,7 +10,7 @@ import types
 import numpy as np
 import pytest
 import torch
-from trainer_cases import CASES, make_model, run, sizes, write_rows
+from trainer_cases import CASES, make_model, make_tokenizer, run, sizes, write_rows
 
 STARTED_SECONDS = 420
 PRELOADED = ["torch", "transformers.trainer", "trl.trainer.sft_trainer", "trl.trainer.dpo_trainer", "peft", "trireme.hf"]
@@ -238,12 +238,35 @@ def test_the_signature_is_the_trainers_own():
         assert inspect.signature(with_sequence_parallel(trainer)) == inspect.signature(trainer)
 
 
+def test_a_plain_trainer_beside_sequence_ranks_is_refused(tmp_path, monkeypatch):
+    """It would multiply loss and gradients by their number, and share nothing."""
+    import datasets
+    import transformers
+    import trl
+    from accelerate.state import AcceleratorState
+    from trireme import ConfigError
+    from trireme.hf import ParallelismConfig
+
+    monkeypatch.setattr(ParallelismConfig, "build_device_mesh", lambda config, kind: None)  # of one process
+    settings = dict(output_dir=str(tmp_path), report_to="none", use_cpu=True)
+    data = datasets.Dataset.from_list([{"text": "w1 w2"}])
+    try:
+        for trainer, arguments in ((transformers.Trainer, transformers.TrainingArguments), (trl.SFTTrainer, trl.SFTConfig)):
+            given = arguments(**settings, parallelism_config=ParallelismConfig(sp_size=2))
+            with pytest.raises(ConfigError, match=rf"got sp_size 2 with a plain {trainer.__name__} .*with_sequence_parallel\({trainer.__name__}\)"):
+                trainer(make_model(), given, train_dataset=data, processing_class=make_tokenizer())
+    finally:
+        AcceleratorState._reset_state(True)
+
+
 def test_what_is_refused(tmp_path):
     import accelerate
     import transformers
     import trl
     from trireme import ConfigError
     from trireme.hf import ParallelismConfig, with_sequence_parallel
+    from trl.experimental.gkd import GKDTrainer
+    from trl.experimental.gold import GOLDTrainer
 
     def make(**settings):
         arguments = transformers.TrainingArguments(str(tmp_path), report_to="none", use_cpu=True, **settings)
@@ -270,8 +293,12 @@ def test_what_is_refused(tmp_path):
             trainer.evaluate()
     with pytest.raises(ConfigError, match="expected SFTTrainer or DPOTrainer"):
         with_sequence_parallel(trl.RewardTrainer)
-    with pytest.raises(ConfigError, match="derives from transformers.Trainer"):
-        with_sequence_parallel(torch.nn.Linear)
+    for distiller in (GKDTrainer, GOLDTrainer):  # of trl's SFTTrainer, and they generate
+        with pytest.raises(ConfigError, match=f"got {distiller.__name__}.*others generate"):
+            with_sequence_parallel(distiller)
+    for no_class in (torch.nn.Linear, trainer):
+        with pytest.raises(ConfigError, match="derives from transformers.Trainer"):
+            with_sequence_parallel(no_class)
     with pytest.raises(ConfigError, match="has made already"):
         with_sequence_parallel(type(trainer))
     for step in (trainer.training_step, lambda *given: trainer.prediction_step(*given, prediction_loss_only=True)):

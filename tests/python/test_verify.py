@@ -62,6 +62,34 @@ def run_encoder(group):
     assert biases["bert.encoder.layer.0.attention.self.query.bias"].largest < largest
 
 
+def test_packed_documents_of_models_that_take_use_cache_among_other_words(ranks):
+    ranks.run(run_use_cache_among_others, 2)
+
+
+class Wrapper(torch.nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, position_ids, labels=None):
+        return self.model(input_ids=input_ids, position_ids=position_ids, labels=labels)
+
+
+def run_use_cache_among_others(group):
+    import peft
+    import transformers
+
+    own = {name: value for name, value in SMALL.items() if name != "head_dim"}
+    granite = transformers.GraniteMoeForCausalLM(
+        transformers.GraniteMoeConfig(**own, num_local_experts=4, num_experts_per_tok=2, attn_implementation="eager")
+    )
+    adapter = peft.LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    torch.manual_seed(0)
+    for model in (peft.get_peft_model(make_model("llama"), adapter), granite.train(), Wrapper(make_model("llama"))):
+        found = trireme.verify(model, make_batch("packed", ""), group)
+        assert found.passed, found
+
+
 class WrongOnShards(torch.nn.Module):
     """Passes its input on; where it sees less than the whole, with another gradient of its weight, or with other values."""
 

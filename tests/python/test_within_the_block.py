@@ -32,23 +32,6 @@ def run_within(group):
         copy.deepcopy(model)
 
 
-def test_prompt_tuning_needs_whole_batches(ranks):
-    ranks.run(run_prompt_tuning, 2)
-
-
-def run_prompt_tuning(group):
-    import peft
-    from test_parallelize import compare
-    from test_whole_batches import alone, whole
-
-    model = peft.get_peft_model(make_model("llama"), peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=5))
-    with pytest.raises(trireme.ConfigError, match="prompt tuning.*whole batches"):
-        with trireme.parallelize(model, group):
-            pass
-    batch = make_batch("right padding", "llama")
-    compare(alone(model, batch), whole(model, batch, group))
-
-
 def test_labels_of_padding_are_told_once(ranks):
     ranks.run(run_labels_of_padding, 2)
 
@@ -90,6 +73,32 @@ def run_around(group):
         made = type(model)(model.config)
     assert model.config.vocab_size == 80 and model.config._attn_implementation == "eager"
     assert made.config._attn_implementation == "eager" and made(input_ids=torch.tensor([[3, 4]])).logits.shape[-1] == 80
+
+
+def test_the_default_device_may_be_another(ranks):
+    ranks.run(run_default_device, 2)
+
+
+def run_default_device(group):
+    from trireme.sequence_of_call import SequenceOfCall
+
+    of_a_ring = trireme.SequenceGroup(group, ring=2)
+    with torch.device("meta"):
+        order = SequenceOfCall(of_a_ring, of_a_ring.lengths(9), [], [], False, 8, False).sample_order
+    assert sorted(order.tolist()) == list(range(9))
+    for ring in (1, 2):
+        sequence = trireme.SequenceGroup(group, ring=ring)
+        for kind in ("plain", "packed", "right padding"):
+            model, batch = make_model("llama"), make_batch(kind, "llama")
+            losses = []
+            for device in ("cpu", "meta"):
+                torch.set_default_device(device)
+                try:
+                    with trireme.parallelize(model, sequence, whole_batches=True):
+                        losses.append(model(**batch).loss.item())
+                finally:
+                    torch.set_default_device(None)
+            assert losses[0] == losses[1]
 
 
 def test_what_a_forward_adds_to_the_loss_is_refused(ranks):

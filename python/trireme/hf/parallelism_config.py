@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import sys
 from typing import Any, Iterator, Optional
 
 import accelerate
@@ -47,7 +48,7 @@ class ParallelismConfig(accelerate.ParallelismConfig):
     dp_replicate_size, dp_shard_size: as in Accelerate. Where neither is set, all ranks that sp_size leaves are data
         ranks: dp_shard under FSDP2, else dp_replicate.
 
-    Raises ConfigError: no sp_size beside data ranks that leave it open, sp together with tp or cp, FSDP 1, sizes whose product is
+    Raises ConfigError: a plain Trainer with sp, no sp_size beside data ranks that leave it open, sp together with tp or cp, FSDP 1, sizes whose product is
     not the number of processes, a ring that does not divide sp_size, another version of Accelerate than those that it was tested with.
     """
 
@@ -147,6 +148,7 @@ class ParallelismConfig(accelerate.ParallelismConfig):
             if not plain:  # what Accelerate refuses on CPUs, with nothing to refuse
                 super()._validate_accelerator(accelerator)
             return
+        _refuse_plain_trainer(self.sp_size)
         self._refuse(accelerator)
         accelerator.prepare_data_loader = functools.partial(data_rank_loader.prepare_data_loader, accelerator, self)
         accelerator.prepare_scheduler = functools.partial(data_rank_scheduler.prepare_scheduler, accelerator, self)
@@ -191,6 +193,23 @@ class ParallelismConfig(accelerate.ParallelismConfig):
         for item in prepared:
             data_rank_scheduler.step_by_data_ranks(item, self.data_parallel_size)
         return prepared
+
+
+def _refuse_plain_trainer(sp_size: int) -> None:
+    """By who is making the Accelerator. A Trainer's own code takes sp ranks for DeepSpeed's, and would multiply loss and gradients by their number."""
+    transformers = sys.modules.get("transformers.trainer")
+    frame = sys._getframe() if transformers is not None else None
+    while frame is not None:
+        maker = frame.f_locals.get("self")
+        if isinstance(maker, transformers.Trainer):
+            if getattr(maker, "trireme_shares_samples", False):
+                return
+            name = type(maker).__name__
+            raise ConfigError(
+                f"ParallelismConfig: got sp_size {sp_size} with a plain {name} (by its arguments, or by an Accelerator that was made after them), which "
+                f"would share nothing; expected trireme.hf.with_sequence_parallel({name})(model, args, ...)"
+            )
+        frame = frame.f_back
 
 
 def _size(name: str, given: Optional[int], variable: str) -> int:

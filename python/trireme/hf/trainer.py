@@ -45,7 +45,7 @@ def with_sequence_parallel(trainer_class: Trainer, *, sp_size: Optional[int] = N
     where something asks for them: compute_loss_func, label_smoothing_factor, compute_metrics.
     Raises ConfigError for what it refuses: another parallelism_config, use_liger_kernel, neftune_noise_alpha, and what trireme.parallelize refuses.
     """
-    if not issubclass(trainer_class, transformers.Trainer):
+    if not (isinstance(trainer_class, type) and issubclass(trainer_class, transformers.Trainer)):
         raise ConfigError(f"with_sequence_parallel: got {trainer_class!r}, expected a class that derives from transformers.Trainer")
     if issubclass(trainer_class, _SequenceParallel):
         raise ConfigError(f"with_sequence_parallel: got {trainer_class.__name__}, which it has made already: use that")
@@ -54,9 +54,9 @@ def with_sequence_parallel(trainer_class: Trainer, *, sp_size: Optional[int] = N
         raise ConfigError(
             f"with_sequence_parallel: got trl {sys.modules['trl'].__version__}, expected {TESTED_TRL}x, whose losses of each token it reads"
         )
-    if theirs and not any(base.__name__ in ("SFTTrainer", "DPOTrainer") for base in theirs):
+    if theirs and theirs[0].__name__ not in ("SFTTrainer", "DPOTrainer"):  # GKDTrainer derives from SFTTrainer, and generates
         raise ConfigError(
-            f"with_sequence_parallel: got {trainer_class.__name__}, which derives from {theirs[0].__name__}; of trl's trainers, expected "
+            f"with_sequence_parallel: got {trainer_class.__name__}, which is or derives from trl's {theirs[0].__name__}; of trl's trainers, expected "
             "SFTTrainer or DPOTrainer: others generate, or score samples whole"
         )
 
@@ -76,6 +76,7 @@ def with_sequence_parallel(trainer_class: Trainer, *, sp_size: Optional[int] = N
 
 
 class _SequenceParallel:
+    trireme_shares_samples = True  # to ParallelismConfig, which refuses a plain trainer
     _sp_size: Optional[int]
     _sp_ring: Optional[int]
     _counts_tokens = False
