@@ -414,6 +414,19 @@ TEST_F(Checkpoint, that_ranks_look_for_is_the_newest_that_rank_0_finds_and_each_
               ::testing::ThrowsMessage<ConfigError>(HasSubstr("nor a run's folder")));
 }
 
+TEST_F(Checkpoint, that_is_looked_for_may_be_one_that_its_run_saved_meanwhile) {
+  for (const int64_t step : {1, 2}) save(1, step);
+  const fs::path later = folder_.path() / "step-2";
+  fs::rename(run_.checkpoint(2), later);
+  fs::remove(run_.checkpoint(1) / "rank-00000.safetensors");
+  run_ranks_as_threads(1, [&](World& world) {
+    const auto group = world.make_group("all", {{0}});
+    Agreement agreement(*group, at::kCPU);
+    const auto save_meanwhile = [&](const std::string&) { fs::rename(later, run_.checkpoint(2)); };
+    EXPECT_EQ(find_checkpoint(run_.path(), world.identity(), agreement, save_meanwhile).step, 2);
+  });
+}
+
 TEST_F(Checkpoint, the_oldest_ones_beyond_the_limit_go) {
   for (const int64_t step : {1, 2, 9, 10}) save(1, step, 2);
   EXPECT_EQ(steps(), (std::vector<int64_t>{9, 10}));

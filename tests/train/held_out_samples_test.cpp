@@ -48,6 +48,22 @@ TEST(HeldOutSamples, of_another_vocabulary_are_refused_before_the_first_step) {
   }
 }
 
+TEST(HeldOutSamples, of_an_encoder_are_looked_at_as_they_are_evaluated) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  options.model_dir = run.folder() / "encoder";
+  testing::write_tiny_model(options.model_dir, testing::tiny_bert_config());
+  options.context_stages = "16:3";
+  options.samples.packing.kind = Packing::best_fit;
+  options.samples.mask_token_id = 5;
+  options.samples.mlm_probability = 1;
+  options.eval_file = run.folder() / "words";
+  IndexedDatasetWriter writer(options.eval_file, 64);
+  for (const int32_t token : {7, 8, 9}) writer.add_document(std::vector<int32_t>{token});
+  writer.finish();
+  EXPECT_THAT(train_on_ranks(1, options).output, HasSubstr("step 3  held-out loss"));
+}
+
 TEST(HeldOutSamples, that_cannot_be_read_any_more_cost_one_rank_no_steps) {
   const TinyRun run;
   TrainOptions options = run.options("run");

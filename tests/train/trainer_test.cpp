@@ -312,6 +312,9 @@ TEST(Trainer, a_run_does_not_remove_the_checkpoint_it_begins_with) {
   adapted.engine.lora = {.adapter = RunDirectory(adapted.output_dir).checkpoint(9)};
   EXPECT_THAT(problem_of(adapted), HasSubstr("which this run begins with and would remove"));
   EXPECT_EQ(RunDirectory(options.output_dir).list().size(), 1U);
+  options.overwrite_output_dir = false;
+  options.resume_from_checkpoint = "true";
+  EXPECT_EQ(train_on_ranks(1, options).outcome.steps, 9) << "a resumed run removes none of an earlier one's";
 }
 
 TEST(Trainer, resuming_passes_over_a_broken_checkpoint_and_refuses_where_there_is_none) {

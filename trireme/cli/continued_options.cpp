@@ -30,11 +30,16 @@ std::vector<std::string> add_continued_options(OptionParser& parser, const fs::p
   const bool had_stages = !options.value("context_stages", "").empty();
   const bool adapted = is_adapter_folder(checkpoint);
   // config.json of a run that was continued has every option, these too.
-  Json unchanged = to_json(TrainOptions());
-  if (adapted) unchanged["adapter"] = checkpoint.string();
+  const Json defaults = to_json(TrainOptions());
+  const auto is_unchanged = [&](const char* name) {
+    const Json value = parser.find(name).read();
+    std::error_code none;
+    return value == defaults[name] || (adapted && name == std::string_view("adapter") &&
+                                       fs::equivalent(value.get<std::string>(), checkpoint, none));
+  };
   for (const char* name : kLoraFlags) {
     const std::string given_by = parser.source_of(name), flag = cat("--", name);
-    if (given_by.empty() || (given_by != flag && parser.find(name).read() == unchanged[name])) continue;
+    if (given_by.empty() || (given_by != flag && is_unchanged(name))) continue;
     throw ConfigError(cat("--continue_run goes on with what ", run.string(), " trained, ",
                           adapted ? "its LoRA adapters" : "the whole model",
                           ", and its optimizer states; leave ", given_by, " out",

@@ -38,9 +38,9 @@ EngineOptions options_of_flags(const SetEvaluationFlags& flags, const OptionPars
 }  // namespace
 
 SetEvaluation::SetEvaluation(const SetEvaluationFlags& flags, const OptionParser& parser)
-    : Evaluation(flags, parser, options_of_flags(flags, parser)),
-      max_eval_samples_(flags.max_eval_samples),
-      samples_(resolve_samples(flags.samples, config(), model_dir())) {
+    : Evaluation(flags, parser, options_of_flags(flags, parser)), max_eval_samples_(flags.max_eval_samples) {
+  agreement().all_or_none(cat("reading the tokenizer of ", model_dir().string()),
+                          [&] { samples_ = resolve_samples(flags.samples, config(), model_dir()); });
   read_weights();
   set_ = open(flags.eval_file, samples_);
 }

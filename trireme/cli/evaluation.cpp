@@ -21,6 +21,12 @@
 
 namespace trireme {
 
+namespace {
+
+constexpr const char* kOneOfTheModels = "trireme eval needs one of --model_name_or_path and --checkpoint";
+
+}  // namespace
+
 void EvaluationFlags::list_model(OptionList& list) {
   list.text("model_name_or_path", model, "model folder, or org/name in the Hugging Face cache");
   list.path("checkpoint", checkpoint,
@@ -36,6 +42,7 @@ void EvaluationFlags::list_engine(OptionList& list) {
 }
 
 EngineOptions EvaluationFlags::resolve(const RankIdentity& identity, int64_t longest_tokens) const {
+  if (model.empty() && checkpoint.empty()) throw ConfigError(kOneOfTheModels);
   EngineOptions options = engine;
   options.rope.longest_tokens = longest_tokens;
   process.prepare(options, identity);
@@ -76,7 +83,7 @@ std::filesystem::path Evaluation::find_model(const EvaluationFlags& flags) {
     const bool adapted = !saved.empty() && is_adapter_folder(saved);
     if (adapted ? !options_.lora.adapter.empty() : flags.model.empty() == saved.empty())
       throw ConfigError(adapted ? "--checkpoint is of a run with LoRA, an adapter itself; leave --adapter out"
-                                : "trireme eval needs one of --model_name_or_path and --checkpoint");
+                                : kOneOfTheModels);
     model_dir = adapted               ? find_model_of_adapter(saved, flags.model)
                 : flags.model.empty() ? saved
                                       : find_model_directory(flags.model);

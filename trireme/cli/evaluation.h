@@ -59,8 +59,10 @@ class Evaluation {
   void check_positions(int64_t longest_tokens) const;
   LoaderOptions loader_options(const SampleOptions& samples, int64_t sequence_tokens);
 
- private:
+ protected:
   Agreement agreement() { return {*group_, options_.device}; }
+
+ private:
   // Also sets the adapter that a checkpoint is. Collective.
   std::filesystem::path find_model(const EvaluationFlags& flags);
 

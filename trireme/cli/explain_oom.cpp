@@ -80,7 +80,7 @@ OptionsOfStage options_at_fault(const TrainOptions& run, const RunTopology& topo
   OptionsOfStage found{to_json(plan.options[at]), ""};
   found.options["max_seq_length"] = plan.stages[at].sequence_tokens;
   found.note = cat(directory.path().string(), ": stage ", stage + 1, " of ", plan.count(), " is explained, ",
-                   done ? cat("in which the run was after step ", *done)
+                   done ? cat("which has the step after step ", *done, ", the last one recorded")
                         : std::string("which has the most tokens a micro-batch"),
                    "; for another one give --max_seq_length, and what else it sets");
   return found;

@@ -18,7 +18,7 @@ constexpr std::string_view kNothingLost = " before training began; nothing was l
 // A signal handler can reach only static objects.
 struct StopState {
   // A launcher passes on what may have reached this rank already, and after seconds where it had no processor.
-  StopRequests of_parent, of_others;
+  StopRequests of_all, of_parent;
   std::atomic<pid_t> parent{0};
   std::atomic<bool> asked{false};
   std::atomic<bool> training{false};
@@ -38,8 +38,10 @@ void on_stop_signal(int signal, siginfo_t* info, void* /*context*/) {
       [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
     ::_exit(state.exit_code.load());
   }
-  StopRequests& requests = info->si_pid == state.parent.load() ? state.of_parent : state.of_others;
-  if (requests.take(now_seconds()) == StopRequest::second) {
+  const double now = now_seconds();
+  StopRequest request = state.of_all.take(now);
+  if (info->si_pid == state.parent.load()) request = state.of_parent.take(now);
+  if (request == StopRequest::second) {
     std::signal(signal, SIG_DFL);
     std::raise(signal);
     return;

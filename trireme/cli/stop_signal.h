@@ -1,6 +1,6 @@
 // Signals that ask this rank to stop (base/stop_request.h lists them). Before training begins the process
 // ends at once, with the code of CommError. Later the run finishes its step, saves, and ends with that code.
-// A second request of the parent, or of anybody else, ends it at once, seconds after the first.
+// A second request, seconds later, ends it at once; of the parent's only its own second.
 #pragma once
 
 #include <atomic>

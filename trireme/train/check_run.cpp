@@ -45,9 +45,9 @@ ModelConfig check_run(TrainOptions& options, const World& world, Agreement& agre
         cat("--output_dir ", options.output_dir.string(),
             " is the model's folder, whose config.json the run's would replace; choose another"));
   for (const fs::path& begun_with : {options.model_dir, options.engine.lora.adapter})
-    if (!begun_with.empty() &&
+    if (!begun_with.empty() && resume_kind(options) == ResumeKind::none &&
         fs::equivalent(RunDirectory(options.output_dir).checkpoints(), begun_with / "..", ignored))
-      throw ConfigError(cat("--output_dir ", options.output_dir.string(), " is that of ", begun_with.string(),
+      throw ConfigError(cat("--output_dir ", options.output_dir.string(), " holds ", begun_with.string(),
                             ", which this run begins with and would remove: give another, or go on with "
                             "that run by --resume_from_checkpoint true and more --max_steps or "
                             "--context_stages"));

@@ -65,7 +65,7 @@ ModelConfig compare_models(const std::filesystem::path& model_dir, const LoraOpt
   compare("config.json of their model", computed_fields(config), rank, agreement);
   compare("the weights of their model", weights, rank, agreement);
   // On ranks without an adapter too: one may have been told of one alone.
-  agreement.all_or_none(cat("reading the adapter ", lora.adapter.string()), [&] {
+  agreement.all_or_none("reading what --adapter names", [&] {
     const std::string of_run = lora_of_run(config, lora);
     if (!lora.adapter.empty()) adapter = describe_weights(lora.adapter, kAdapterWeightsFile);
     adapter["LoRA"] = of_run;

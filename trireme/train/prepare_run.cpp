@@ -45,26 +45,31 @@ void RunInProgress::prepare_stages(const ModelConfig& config) {
     check_stage(plan_, stage, longest_context_tokens(stage), world_);
     const TrainingData& data = data_of(stage);
     const PackedLoader steps(data.train.set, data.train.range, loader_options(stage));
-    if (data.held_out) read_held_out(stage);
+    if (data.held_out) check_held_out(stage);
     report_samples(stage);
   }
 }
 
-EvaluationLoader RunInProgress::held_out_samples(int stage, const LoaderOptions& settings) const {
+EvaluationLoader RunInProgress::held_out_samples(int stage, LoaderOptions settings) const {
+  settings.batch_size = 1;
+  settings.masked_tokens = samples_.masked_tokens;  // as `eval loss` masks
   const TokenSource& held_out = *data_of(stage).held_out;
   EvaluationLoader loader(held_out.set, held_out.range, settings);
   if (options_.max_eval_samples > 0) loader.limit_rows(options_.max_eval_samples);
   return loader;
 }
 
-void RunInProgress::read_held_out(int stage) {
+void RunInProgress::check_held_out(int stage) {
   LoaderOptions settings = loader_options(stage);
   held_out_samples(stage, settings);  // finds samples too short for the ranks that share them
-  settings.batch_size = settings.ulysses = settings.ring = 1;
+  const int first = resume_from_ ? stage_of_step(plan_.stages, resume_from_->step) : 0;
+  const auto data = data_of_stage_.begin() + first, of_stage = data_of_stage_.begin() + stage;
+  const bool was_read = stage > first && std::find(data, of_stage, *of_stage) != of_stage;
+  if (stage < first || (was_read && options_.max_eval_samples == 0)) return;
+  settings.ulysses = settings.ring = 1;
   settings.sp_rank = 0;
   settings.dp_size = world_.size();
   settings.dp_index = world_.rank();
-  settings.masked_tokens.reset();
   agreement_.all_or_none("reading the held-out samples", [&] {
     EvaluationLoader loader = held_out_samples(stage, settings);
     while (loader.next()) {

@@ -59,14 +59,25 @@ std::optional<CheckpointEntry> newest(const RunDirectory& run, const std::string
                                       const std::function<void(const std::string&)>& note,
                                       const char* advice = kToBeginAnew) {
   std::vector<int64_t> steps;  // rank 0's; the newest is the last
-  agreement.all_or_none(cat("looking for a checkpoint in ", run.path().string()), [&] {
-    if (identity.rank != 0) return;
-    for (const CheckpointEntry& entry : run.list())
-      if (launch.empty() || is_of_launch(entry.path, launch)) steps.push_back(entry.step);
-  });
+  const auto look = [&] {
+    agreement.all_or_none(cat("looking for a checkpoint in ", run.path().string()), [&] {
+      if (identity.rank != 0) return;
+      for (const CheckpointEntry& entry : run.list())
+        if (launch.empty() || is_of_launch(entry.path, launch)) steps.push_back(entry.step);
+    });
+    return agreement.of_rank_0(steps.empty() ? kNone : steps.back());
+  };
   std::string broken;
+  int64_t newest_step = look();
   while (true) {
-    const int64_t step = agreement.of_rank_0(steps.empty() ? kNone : steps.back());
+    int64_t step = agreement.of_rank_0(steps.empty() ? kNone : steps.back());
+    if (step == kNone && !broken.empty()) {
+      // The run may go on, save, and remove what was listed.
+      step = look();
+      if (step <= newest_step) break;
+      newest_step = step;
+      broken.clear();
+    }
     if (step == kNone) break;
     CheckpointEntry entry{step, run.checkpoint(step)};
     const std::string problem = problem_of(entry, identity, agreement);

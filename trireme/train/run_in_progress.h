@@ -56,10 +56,11 @@ class RunInProgress {
   // To what a checkpoint stores of its stage's data (data_sources.h).
   void add_sources_of_stages(Json& data) const;
   void prepare_stages(const ModelConfig& config);
-  EvaluationLoader held_out_samples(int stage, const LoaderOptions& settings) const;
-  // Each rank reads some of the held-out samples, so that a set that cannot be evaluated costs no steps.
+  EvaluationLoader held_out_samples(int stage, LoaderOptions settings) const;
+  // Each rank reads some of the held-out samples of a stage to come, so that a set that cannot be evaluated costs
+  // no steps.
   // Collective.
-  void read_held_out(int stage);
+  void check_held_out(int stage);
   void report_samples(int stage);
   // Reads the checkpoint's small files and decides which options of this run may differ; changes no file.
   void compare_with_checkpoint(const ModelConfig& config);
@@ -95,7 +96,7 @@ class RunInProgress {
   void report_memory();
   // False: a request to stop came first, and the run evaluates when it goes on. Collective.
   bool evaluate();
-  // The same; an evaluation that fails costs no steps on one rank.
+  // The same; in a run of one rank an evaluation that fails costs no steps.
   bool evaluate_or_save();
   // Whether the run's folder has it. Collective.
   bool holds_checkpoint(int64_t step);

@@ -113,10 +113,7 @@ void RunInProgress::report_memory() {
 bool RunInProgress::evaluate() {
   world_.activity().set_phase(RankPhase::evaluating);
   const int64_t tokens = stage().sequence_tokens;
-  LoaderOptions settings = loader_options(stage_);
-  settings.batch_size = 1;
-  settings.masked_tokens = samples_.masked_tokens;  // as `eval loss` masks
-  EvaluationLoader loader = held_out_samples(stage_, settings);
+  EvaluationLoader loader = held_out_samples(stage_, loader_options(stage_));
   // A run that goes on is in the stage of its next step: after a stage's last step nothing is put off.
   const bool may_be_put_off = stage_of_step(plan_.stages, steps_done_) == stage_;
   const auto evaluated = evaluate_loss_by_position(*engine_, loader, power_of_two_edges(tokens),

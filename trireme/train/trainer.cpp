@@ -200,8 +200,13 @@ void RunInProgress::note_best() {
 bool RunInProgress::evaluate_or_save() {
   try {
     return evaluate();
-  } catch (const Error&) {
-    if (world_.size() == 1) save(/*in_background=*/false);  // several ranks cannot once one has failed
+  } catch (const std::exception&) {  // libtorch's, too: memory may have run out
+    if (world_.size() > 1) throw;    // ranks cannot save together once one has failed
+    try {
+      save(/*in_background=*/false);
+    } catch (const Error& of_save) {
+      note(cat("warning: ", of_save.what()));
+    }
     throw;
   }
 }
