@@ -301,6 +301,7 @@ std::vector<std::string> known_keys() {
 const std::vector<ModelPreset>& model_presets() {
   static const std::vector<ModelPreset> presets = [] {
     std::vector<ModelPreset> all;
+    all.reserve(kPresetRows.size());
     for (const PresetRow& row : kPresetRows)
       all.push_back({std::string(row.name), std::string(row.description), config_of_preset(row.name),
                      row.byte_level_tokenizer});
