@@ -30,6 +30,11 @@ bool is_there(const fs::path& path) {
   return is_found(fs::status(path, error), path, error);
 }
 
+bool are_one(const fs::path& a, const fs::path& b) {
+  std::error_code gone;
+  return fs::equivalent(a, b, gone);
+}
+
 bool is_file(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);

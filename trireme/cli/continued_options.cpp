@@ -1,6 +1,7 @@
 #include "trireme/cli/continued_options.h"
 
 #include "trireme/base/error.h"
+#include "trireme/base/folder_entries.h"
 #include "trireme/cli/config_files.h"
 #include "trireme/cli/model_directory.h"
 #include "trireme/model/lora_files.h"
@@ -33,9 +34,8 @@ std::vector<std::string> add_continued_options(OptionParser& parser, const fs::p
   const Json defaults = to_json(TrainOptions());
   const auto is_unchanged = [&](const char* name) {
     const Json value = parser.find(name).read();
-    std::error_code none;
-    return value == defaults[name] || (adapted && name == std::string_view("adapter") &&
-                                       fs::equivalent(value.get<std::string>(), checkpoint, none));
+    return value == defaults[name] ||
+           (adapted && name == std::string_view("adapter") && are_one(value.get<std::string>(), checkpoint));
   };
   for (const char* name : kLoraFlags) {
     const std::string given_by = parser.source_of(name), flag = cat("--", name);

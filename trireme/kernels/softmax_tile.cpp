@@ -42,6 +42,16 @@ inline Floats fill(float value) {
 // Of results that are kept as fp32, or rounded to bf16.
 enum class Kept { fp32, bf16 };
 
+// 2^f in fp32, for f from -1/2 to 1/2.
+inline Floats power_of_fraction(Floats f) {
+  Floats p = f * 0.0001535334803f + 0.001339887498f;
+  p = p * f + 0.009618437418f;
+  p = p * f + 0.05550332469f;
+  p = p * f + 0.2402264791f;
+  p = p * f + 0.6931472029f;
+  return p * f + 1.0f;
+}
+
 // 2^x, zero below the normal numbers; NaN stays NaN. The whole part moves into the exponent; the rest goes
 // through a polynomial whose relative error is below 2e-8 before rounding, and below 3e-6 of what is rounded
 // to bf16. 2^0 is 1 where it is kept as fp32.
@@ -62,12 +72,7 @@ inline Floats exp2_of(Floats x) {
     // Between -1/2 and 1/2 the powers' errors are a quarter as large on average as between 0 and 1.
     whole = _mm512_roundscale_ps(powers, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     const Floats f = x - reinterpret_cast<Floats>(whole);
-    p = f * 0.0001535334803f + 0.001339887498f;
-    p = p * f + 0.009618437418f;
-    p = p * f + 0.05550332469f;
-    p = p * f + 0.2402264791f;
-    p = p * f + 0.6931472029f;
-    p = p * f + 1.0f;
+    p = power_of_fraction(f);
   }
   const __mmask16 there = _mm512_cmp_ps_mask(powers, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
   return reinterpret_cast<Floats>(_mm512_maskz_scalef_ps(there, reinterpret_cast<__m512>(p), whole));
@@ -84,12 +89,7 @@ inline Floats exp2_of(Floats x) {
     p = p * f + 0.6931218146f;
     p = p * f + 0.9999992614f;
   } else {
-    p = f * 0.0001535334803f + 0.001339887498f;
-    p = p * f + 0.009618437418f;
-    p = p * f + 0.05550332469f;
-    p = p * f + 0.2402264791f;
-    p = p * f + 0.6931472029f;
-    p = p * f + 1.0f;
+    p = power_of_fraction(f);
   }
   const Ints vanishes = x < -126.0f;
   Words exponent;

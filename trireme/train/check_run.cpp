@@ -1,10 +1,10 @@
 #include "trireme/train/check_run.h"
 
 #include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/base/folder_entries.h"
 #include "trireme/base/sample_layout.h"
 #include "trireme/comm/mesh.h"
 #include "trireme/data/indexed_dataset.h"
@@ -23,11 +23,10 @@ namespace {
 // Deeper in a text the run's folder is left out (data/text_source.h).
 void refuse_text_among_own_files(const TrainOptions& options) {
   const RunDirectory run(options.output_dir);
-  std::error_code none;
   for (const auto& [flag, input] :
        {std::pair("--train_file ", options.train_file), std::pair("--eval_file ", options.eval_file)})
     for (const fs::path& own : {run.path(), run.data(), run.checkpoints()})
-      if (fs::equivalent(input, own, none) && !is_indexed_dataset(input))
+      if (are_one(input, own) && !is_indexed_dataset(input))
         throw ConfigError(
             cat(flag, input.string(), " is a folder to which the run itself writes (--output_dir ",
                 run.path().string(),
@@ -39,14 +38,13 @@ void refuse_text_among_own_files(const TrainOptions& options) {
 ModelConfig check_run(TrainOptions& options, const World& world, Agreement& agreement) {
   compare_ranks(options, world.rank(), agreement);
   check_options(options);
-  std::error_code ignored;
-  if (std::filesystem::equivalent(options.output_dir, options.model_dir, ignored))
+  if (are_one(options.output_dir, options.model_dir))
     throw ConfigError(
         cat("--output_dir ", options.output_dir.string(),
             " is the model's folder, whose config.json the run's would replace; choose another"));
   for (const fs::path& begun_with : {options.model_dir, options.engine.lora.adapter})
     if (!begun_with.empty() && resume_kind(options) == ResumeKind::none &&
-        fs::equivalent(RunDirectory(options.output_dir).checkpoints(), begun_with / "..", ignored))
+        are_one(RunDirectory(options.output_dir).checkpoints(), begun_with / ".."))
       throw ConfigError(cat("--output_dir ", options.output_dir.string(), " holds ", begun_with.string(),
                             ", which this run begins with and would remove: give another, or go on with "
                             "that run by --resume_from_checkpoint true and more --max_steps or "

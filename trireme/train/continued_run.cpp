@@ -1,7 +1,5 @@
 #include "trireme/train/continued_run.h"
 
-#include <system_error>
-
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
 #include "trireme/model/lora_files.h"
@@ -11,14 +9,6 @@
 namespace fs = std::filesystem;
 
 namespace trireme {
-namespace {
-
-bool are_one(const fs::path& a, const fs::path& b) {
-  std::error_code gone;
-  return fs::equivalent(a, b, gone);
-}
-
-}  // namespace
 
 fs::path continued_checkpoint(const fs::path& run) {
   if (is_there(run / kManifestFile)) return run;

@@ -1,7 +1,6 @@
 #include "trireme/train/resume.h"
 
 #include <chrono>
-#include <system_error>
 #include <vector>
 
 #include "trireme/base/error.h"
@@ -59,32 +58,31 @@ std::optional<CheckpointEntry> newest(const RunDirectory& run, const std::string
                                       const std::function<void(const std::string&)>& note,
                                       const char* advice = kToBeginAnew) {
   std::vector<int64_t> steps;  // rank 0's; the newest is the last
+  const auto last = [&] { return agreement.of_rank_0(steps.empty() ? kNone : steps.back()); };
   const auto look = [&] {
     agreement.all_or_none(cat("looking for a checkpoint in ", run.path().string()), [&] {
       if (identity.rank != 0) return;
       for (const CheckpointEntry& entry : run.list())
         if (launch.empty() || is_of_launch(entry.path, launch)) steps.push_back(entry.step);
     });
-    return agreement.of_rank_0(steps.empty() ? kNone : steps.back());
+    return last();
   };
   std::string broken;
-  int64_t newest_step = look();
-  while (true) {
-    int64_t step = agreement.of_rank_0(steps.empty() ? kNone : steps.back());
-    if (step == kNone && !broken.empty()) {
-      // The run may go on, save, and remove what was listed.
-      step = look();
-      if (step <= newest_step) break;
-      newest_step = step;
-      broken.clear();
-    }
-    if (step == kNone) break;
+  int64_t step = look(), newest_step = step;
+  while (step != kNone) {
     CheckpointEntry entry{step, run.checkpoint(step)};
     const std::string problem = problem_of(entry, identity, agreement);
     if (problem.empty()) return entry;
     note(cat("passing over the broken checkpoint ", entry.path.string(), ": ", problem));
     broken += "\n  " + problem;
     if (!steps.empty()) steps.pop_back();
+    step = last();
+    if (step != kNone) continue;
+    // The run may go on, save, and remove what was listed.
+    const int64_t saved = look();
+    if (saved <= newest_step) break;
+    step = newest_step = saved;
+    broken.clear();
   }
   if (!broken.empty())
     throw DataError(
@@ -106,9 +104,8 @@ void check_not_among_others(const fs::path& checkpoint, const RunDirectory& run,
   agreement.all_or_none(cat("looking for checkpoints in ", run.path().string()), [&] {
     if (!is_rank_0) return;
     const std::vector<CheckpointEntry> there = run.list();
-    std::error_code gone;
     for (const CheckpointEntry& entry : there)
-      if (fs::equivalent(entry.path, checkpoint, gone)) return;
+      if (are_one(entry.path, checkpoint)) return;
     if (!there.empty())
       throw ConfigError(cat("--resume_from_checkpoint ", checkpoint.string(), " is of another run, and ",
                             run.path().string(),
