@@ -55,8 +55,20 @@ TEST(RankActivity, holds_what_was_set_last) {
   EXPECT_FALSE(activity.state().waiting);
   activity.leave_layers();
   EXPECT_EQ(describe(activity.state()), "computing for 0 s, after all_to_all of group 'ulysses', step 7");
+  {
+    const ActivityWait wait(activity);
+    EXPECT_EQ(describe(activity.state()), "in all_to_all of group 'ulysses' for 0 s, step 7");
+  }
+  EXPECT_FALSE(activity.state().waiting);
   activity.begin_wait(std::string(1000, 'a'));
   EXPECT_EQ(activity.state().action, std::string(95, 'a'));
+}
+
+TEST(RankActivity, waits_for_its_device_where_it_called_no_other_rank) {
+  RankActivity activity;
+  activity.set_phase(RankPhase::training);
+  const ActivityWait wait(activity);
+  EXPECT_EQ(describe(activity.state()), "in the work of its device for 0 s");
 }
 
 TEST(RankActivity, of_another_process_is_read_while_it_runs_and_after_it_was_killed) {

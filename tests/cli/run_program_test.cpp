@@ -29,9 +29,13 @@ int with_a_thread(const Body& body) {
 TEST(RunProgramDeathTest, tells_what_left_a_thread_and_ends_with_its_code) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
-      with_a_thread([] { C10_THROW_ERROR(DistBackendError, "CUDA error: illegal access"); }),
+      with_a_thread([] { C10_THROW_ERROR(DistBackendError, "NCCL error: remote process exited"); }),
       ::testing::ExitedWithCode(CommError::kExitCode),
-      AllOf(HasSubstr("trireme: CommError: a collective failed"), HasSubstr("CUDA error: illegal access")));
+      AllOf(HasSubstr("trireme: CommError: a collective failed"), HasSubstr("remote process exited")));
+  EXPECT_EXIT(
+      with_a_thread([] { C10_THROW_ERROR(DistBackendError, "terminated: CUDA error: illegal access"); }),
+      ::testing::ExitedWithCode(SystemFault::kExitCode),
+      AllOf(HasSubstr("trireme: SystemFault: the device failed"), HasSubstr("CUDA error: illegal access")));
   EXPECT_EXIT(with_a_thread([] { throw DataError("file x ends early"); }),
               ::testing::ExitedWithCode(DataError::kExitCode),
               HasSubstr("trireme: DataError: file x ends early"));

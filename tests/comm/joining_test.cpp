@@ -19,9 +19,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "trireme/base/listening_socket.h"
 #include "trireme/comm/collectives.h"
+#include "trireme/comm/heartbeat.h"
 #include "trireme/comm/process_post_board.h"
 #include "trireme/comm/run_store.h"
 #include "trireme/comm/world.h"
@@ -330,6 +332,31 @@ TEST(Joining, a_rank_that_finds_the_shared_page_closed_tells_who_was_lost) {
                 const ProcessPostBoard board(store, 2, {0, 1, 2}, peers);
               }),
               HasSubstr("rank 1 (host "));
+}
+
+// One of c10d's threads ends the process: no heartbeat of its rank says so.
+TEST(Joining, a_rank_that_ends_without_a_word_is_told_to_the_heartbeats_of_the_others) {
+  const ListeningSocket socket("127.0.0.1", 0);
+  const auto identities = identities_of(2, socket);
+  const std::jthread rank_1([&] {
+    try {
+      const RunStore store(identities[1], kLong);
+      throw DataError("what ends the process");
+    } catch (const DataError&) {
+    }
+  });
+  const auto server = std::make_shared<StoreServer>(identities[0].master_listen_fd, identities[0], kLong);
+  const auto store = c10::make_intrusive<RunStore>(identities[0], kLong, server);
+  LifeSigns signs(
+      c10::make_intrusive<c10d::PrefixStore>(heartbeat_prefix(identities[0].attempt), store->clone()), 0, 2,
+      60);
+  std::optional<std::string> lost;
+  for (int look = 0; !lost && look < 1000; ++look) {
+    lost = signs.look(0);
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  EXPECT_THAT(lost.value_or("nobody"),
+              AllOf(HasSubstr("rank 1 (host "), HasSubstr("has ended or cannot be reached")));
 }
 
 // Rank 0's side, which lets a rank in and is stopped then: it answers no more. With `until` it reads no more

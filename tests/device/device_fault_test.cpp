@@ -22,6 +22,18 @@ TEST(DeviceFault, of_a_gpu_is_one_that_a_restart_may_cure) {
   EXPECT_THAT(fault->what(), HasSubstr("uncorrectable ECC error encountered; look at"));
 }
 
+// As c10d's watchdog of NCCL passes it on.
+TEST(DeviceFault, is_known_in_the_words_of_a_collective) {
+  const auto of_c10d = [](const char* text) {
+    return as_device_fault(c10::DistBackendError({__func__, __FILE__, __LINE__}, text));
+  };
+  EXPECT_THAT(of_c10d("watchdog thread terminated with exception: CUDA error: uncorrectable ECC error")
+                  .value()
+                  .what(),
+              HasSubstr("uncorrectable ECC error; look at"));
+  EXPECT_FALSE(of_c10d("NCCL error: remote process exited").has_value());
+}
+
 TEST(DeviceFault, is_not_what_memory_or_another_error_is) {
   const auto memory = cuda_error(2, "CUDA error: out of memory\n");
   EXPECT_TRUE(as_out_of_memory(memory).has_value());

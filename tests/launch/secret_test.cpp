@@ -1,14 +1,16 @@
 // The run's secret, and where the launcher listens.
-#include <arpa/inet.h>
+#include <cerrno>
 #include <cstdlib>
-#include <netinet/in.h>
+#include <cstring>
 #include <optional>
 #include <sys/socket.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "trireme/base/file_descriptor.h"
 #include "trireme/base/listening_socket.h"
+#include "trireme/base/resolved_address.h"
 #include "trireme/launch/run_secret.h"
 
 #include "tests/launch/launch_outcome.h"
@@ -92,12 +94,25 @@ TEST_F(Secret, of_several_machines_is_asked_for_with_the_line_that_makes_one) {
               HasSubstr("openssl rand -hex 32 > run.secret"));
 }
 
-// The address on which it listens, of IPv4.
+// The address on which it listens.
 std::string interface_of(const ListeningSocket& socket) {
-  sockaddr_in address{};
-  socklen_t size = sizeof address;
-  ::getsockname(socket.descriptor(), reinterpret_cast<sockaddr*>(&address), &size);
-  return ::inet_ntoa(address.sin_addr);
+  ResolvedAddress address;
+  address.size = sizeof address.storage;
+  ::getsockname(socket.descriptor(), reinterpret_cast<sockaddr*>(&address.storage), &address.size);
+  return address.digits();
+}
+
+// "connected", or the system's reason.
+std::string connect_to(const char* address, int port) {
+  const ResolvedAddress peer = resolve(address, port).front();
+  const FileDescriptor client(::socket(peer.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return ::connect(client.get(), peer.generic(), peer.size) == 0 ? "connected" : std::strerror(errno);
+}
+
+bool has_ipv6() {
+  const ResolvedAddress loopback = resolve("::1", 0).front();
+  const FileDescriptor socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return socket.is_open() && ::bind(socket.get(), loopback.generic(), loopback.size) == 0;
 }
 
 TEST(ListeningSocket, listens_on_the_interface_of_its_address_alone) {
@@ -110,7 +125,12 @@ TEST(ListeningSocket, refuses_another_machines_address_or_listens_everywhere_as_
   // 192.0.2.0/24 is for documents: no machine has it.
   EXPECT_THAT(message_of<ConfigError>([] { ListeningSocket("192.0.2.1", 0); }),
               HasSubstr("no address of this machine"));
-  EXPECT_EQ(interface_of(ListeningSocket("192.0.2.1", 0, ForeignAddress::all_interfaces)), "0.0.0.0");
+  const ListeningSocket everywhere("192.0.2.1", 0, ForeignAddress::all_interfaces);
+  EXPECT_EQ(interface_of(everywhere), has_ipv6() ? "::" : "0.0.0.0");
+  EXPECT_EQ(connect_to("127.0.0.1", everywhere.port()), "connected");
+  if (has_ipv6()) {
+    EXPECT_EQ(connect_to("::1", everywhere.port()), "connected");
+  }
 }
 
 TEST(ListeningSocket, says_of_a_port_in_use_that_another_is_to_be_chosen) {

@@ -19,11 +19,20 @@ FileDescriptor listen_at(const sockaddr* address, socklen_t size) {
   if (!made.is_open()) return made;
   const int yes = 1;
   ::setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  const int no = 0;  // an address of IPv6 may stand for those of IPv4 too
+  if (address->sa_family == AF_INET6) ::setsockopt(made.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
   if (::bind(made.get(), address, size) != 0 || ::listen(made.get(), SOMAXCONN) != 0) made.close();
   return made;
 }
 
+// By either protocol; by IPv4 alone where the system has no IPv6.
 FileDescriptor listen_at_all(int port) {
+  sockaddr_in6 both{};
+  both.sin6_family = AF_INET6;
+  both.sin6_port = htons(static_cast<uint16_t>(port));
+  both.sin6_addr = in6addr_any;
+  FileDescriptor made = listen_at(reinterpret_cast<const sockaddr*>(&both), sizeof both);
+  if (made.is_open() || errno == EADDRINUSE) return made;
   sockaddr_in any{};
   any.sin_family = AF_INET;
   any.sin_port = htons(static_cast<uint16_t>(port));

@@ -200,6 +200,14 @@ void RankActivity::begin_wait(std::string_view action, std::string_view group) {
   });
 }
 
+void RankActivity::resume_wait() {
+  change(*page_, [&](StateOnPage& next) {
+    if (next.action.front() == '\0')
+      std::string_view("the work of its device").copy(next.action.data(), next.action.size() - 1);
+    next.waiting = 1;
+  });
+}
+
 void RankActivity::end_wait() {
   change(*page_, [&](StateOnPage& next) { next.waiting = 0; });
 }

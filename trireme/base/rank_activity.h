@@ -53,6 +53,9 @@ class RankActivity {
   void leave_layers() { set_layer(-1, PassDirection::none); }
   // The rank waits for other ranks until end_wait(): "all_to_all", "ulysses". Text beyond 95 bytes is cut.
   void begin_wait(std::string_view action, std::string_view group = {});
+  // The rank waits again in its last action. On a GPU a collective's call only queues it: the host waits for
+  // the other ranks where it reads a result.
+  void resume_wait();
   void end_wait();
 
   RankActivityState state() const;
@@ -68,6 +71,7 @@ class ActivityWait {
       : activity_(activity) {
     activity_.begin_wait(action, group);
   }
+  explicit ActivityWait(RankActivity& activity) : activity_(activity) { activity_.resume_wait(); }
   ~ActivityWait() { activity_.end_wait(); }
   ActivityWait& operator=(ActivityWait&&) = delete;
 

@@ -38,6 +38,8 @@ void prepare_standard_streams() {
 //                                   gaps.
 //   TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC=1000   c10d waits four times this between finding a lost peer and
 //                                   ending the process; its default makes that a minute.
+//   NCCL_LAUNCH_ORDER_IMPLICIT=1    communicators whose kernels may run at once can wait for each other
+//                                   without an end, unless they start in one order on all GPUs: the host's.
 //   TORCH_CPP_LOG_LEVEL=FATAL       c10d logs each try to connect and each lost peer, with C++ stack traces;
 //                                   the CommError that follows says the same in one line.
 void set_library_defaults() {
@@ -46,6 +48,7 @@ void set_library_defaults() {
   ::setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*replace=*/0);
   c10::initLogging();
   ::setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1000", /*replace=*/0);
+  ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*replace=*/0);
 }
 
 // Without the end of main: threads of c10d may still wait for lost peers (comm/owned_backend.cpp), and must
@@ -72,6 +75,7 @@ void tell_and_end(const std::exception& error) {
     if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
   } catch (const c10::DistBackendError& error) {
     if (const auto memory = as_out_of_memory(error)) tell_and_end(*memory);
+    if (const auto fault = as_device_fault(error)) tell_and_end(*fault);
     tell_and_end(
         CommError(cat("a collective failed while no call waited for it: ", error.what_without_backtrace())));
   } catch (const std::exception& error) {

@@ -23,8 +23,10 @@ at::Tensor tensor_of(const std::vector<T>& values, at::Device device) {
   return at::tensor(values, at::CppTypeToScalarType<T>::value).to(device);
 }
 
+// What the ranks exchanged, on the host, which waits for them here where they exchange on devices.
 template <typename T>
-std::vector<T> values_of(const at::Tensor& on_device) {
+std::vector<T> values_of(const at::Tensor& on_device, Group& group) {
+  const ActivityWait wait(group.activity());
   const at::Tensor values = on_device.to(at::kCPU);
   return {values.const_data_ptr<T>(), values.const_data_ptr<T>() + values.numel()};
 }
@@ -87,7 +89,7 @@ std::vector<std::vector<T>> Agreement::gather(const std::vector<T>& values) {
   const std::vector<int64_t> rows(static_cast<size_t>(group_.size()), 1);
   const at::Tensor of_ranks = all_gather(group_, row, rows);
   std::vector<std::vector<T>> result;
-  for (const at::Tensor& of_rank : of_ranks.unbind()) result.push_back(values_of<T>(of_rank));
+  for (const at::Tensor& of_rank : of_ranks.unbind()) result.push_back(values_of<T>(of_rank, group_));
   return result;
 }
 
@@ -102,14 +104,14 @@ template <typename T>
 std::vector<T> Agreement::largest(const std::vector<T>& values) {
   at::Tensor reduced = tensor_of(values, device_);
   all_reduce_max(group_, reduced);
-  return values_of<T>(reduced);
+  return values_of<T>(reduced, group_);
 }
 
 template <typename T>
 std::vector<T> Agreement::sum(const std::vector<T>& values) {
   at::Tensor reduced = tensor_of(values, device_);
   all_reduce_sum(group_, reduced);
-  return values_of<T>(reduced);
+  return values_of<T>(reduced, group_);
 }
 
 template std::vector<std::vector<int64_t>> Agreement::gather(const std::vector<int64_t>& values);
@@ -124,7 +126,7 @@ template std::vector<double> Agreement::sum(const std::vector<double>& values);
 int64_t Agreement::of_rank_0(int64_t value) {
   at::Tensor everywhere = tensor_of(std::vector{value}, device_);
   broadcast(group_, everywhere, 0);
-  return everywhere.item<int64_t>();
+  return values_of<int64_t>(everywhere, group_).front();
 }
 
 std::string Agreement::first_text(const std::string& of_rank) {
@@ -136,9 +138,8 @@ std::string Agreement::first_text(const std::string& of_rank) {
   if (rank == group_.rank()) std::copy(of_rank.begin(), of_rank.end(), text.mutable_data_ptr<uint8_t>());
   text = text.to(device_);
   broadcast(group_, text, rank);
-  text = text.to(at::kCPU);
-  const auto* begin = text.const_data_ptr<uint8_t>();
-  return {begin, begin + text.size(0)};
+  const std::vector<uint8_t> bytes_of_text = values_of<uint8_t>(text, group_);
+  return {bytes_of_text.begin(), bytes_of_text.end()};
 }
 
 }  // namespace trireme

@@ -11,6 +11,7 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/rank_activity.h"
+#include "trireme/device/device_fault.h"
 #include "trireme/device/out_of_memory.h"
 
 namespace trireme {
@@ -27,8 +28,9 @@ struct FailureContext {
 [[noreturn]] void throw_comm_error(const FailureContext& context, double waited_seconds,
                                    const std::string& reason);
 
-// Runs `body`. Any exception other than Trireme's becomes a CommError. Missing memory for a collective's
-// buffers is no peer's failure: it becomes a ConfigError, and nobody restarts the run.
+// Runs `body`. Any exception other than Trireme's becomes a CommError. Two are no peer's failure: missing
+// memory for a collective's buffers becomes a ConfigError, and nobody restarts the run; a fault of this rank's
+// device becomes a SystemFault.
 template <typename Body>
 auto rethrow_as_comm_error(const FailureContext& context, Body&& body) {
   const double start = now_seconds();
@@ -39,6 +41,7 @@ auto rethrow_as_comm_error(const FailureContext& context, Body&& body) {
     throw;
   } catch (const std::exception& error) {
     if (const auto memory = as_out_of_memory(error)) throw *memory;
+    if (const auto fault = as_device_fault(error)) throw *fault;
     if (const auto* theirs = dynamic_cast<const c10::Error*>(&error))
       throw_comm_error(context, waited(), theirs->what_without_backtrace());
     throw_comm_error(context, waited(), error.what());

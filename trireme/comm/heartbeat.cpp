@@ -13,13 +13,15 @@
 namespace trireme {
 namespace {
 
-const char* const kLost = "lost";
-
 std::string key_of(const char* what, int rank) {
   return cat(what, "/", rank);
 }
 
 }  // namespace
+
+std::string heartbeat_prefix(const std::string& attempt) {
+  return cat("trireme/", attempt, "/heartbeat");
+}
 
 LifeSigns::LifeSigns(c10::intrusive_ptr<c10d::Store> store, int rank, int size, double silence_seconds)
     : store_(std::move(store)),
@@ -30,7 +32,7 @@ LifeSigns::LifeSigns(c10::intrusive_ptr<c10d::Store> store, int rank, int size, 
 
 std::optional<std::string> LifeSigns::look(double now_seconds) {
   store_->set(key_of("sign", rank_), std::to_string(++signs_));
-  if (has(kLost)) return store_->get_to_str(kLost);
+  if (has(kLostKey)) return store_->get_to_str(kLostKey);
   if (!seen_at_seconds_) seen_at_seconds_ = now_seconds;
   if (has(key_of("left", next_))) return std::nullopt;
   if (const std::string key = key_of("sign", next_); has(key)) {
@@ -42,7 +44,7 @@ std::optional<std::string> LifeSigns::look(double now_seconds) {
   const std::string lost =
       cat("rank ", next_, " has given no sign of life for ", static_cast<int64_t>(silent_seconds),
           " s: its process or machine is dead, stopped or cannot be reached");
-  store_->set(kLost, lost);
+  store_->set(kLostKey, lost);
   return lost;
 }
 
@@ -50,7 +52,7 @@ void LifeSigns::leave(bool by_error, std::chrono::milliseconds patience,
                       std::chrono::milliseconds for_others) {
   store_->setTimeout(patience);
   if (by_error) {
-    if (!has(kLost)) store_->set(kLost, cat("rank ", rank_, " ended by an error; ", kAnotherSaysWhy));
+    if (!has(kLostKey)) store_->set(kLostKey, cat("rank ", rank_, " ended by an error; ", kAnotherSaysWhy));
     return;
   }
   store_->set(key_of("left", rank_), "1");
@@ -58,7 +60,7 @@ void LifeSigns::leave(bool by_error, std::chrono::milliseconds patience,
   std::vector<std::string> others;
   for (int rank = 1; rank < size_; ++rank) others.push_back(key_of("left", rank));
   constexpr std::chrono::milliseconds kPause(50);
-  for (auto waited = kPause; !store_->check(others) && !has(kLost); waited += kPause) {
+  for (auto waited = kPause; !store_->check(others) && !has(kLostKey); waited += kPause) {
     if (waited > for_others) throw CommError("ranks have not left");
     std::this_thread::sleep_for(kPause);
   }

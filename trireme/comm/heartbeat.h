@@ -4,6 +4,7 @@
 //   each rank, every period        writes a sign of life; reads the next rank's sign and any report of a loss
 //   the next rank silent too long  this rank reports the loss; every rank reads it within a period, and ends
 //   a rank ends by an error        reports itself lost: the others need not wait for the silence
+//   a rank's connection ends       our own store reports the rank lost (store_server.cpp)
 #pragma once
 
 #include <chrono>
@@ -18,6 +19,11 @@
 #include "trireme/base/error.h"
 
 namespace trireme {
+
+// Where the ranks of an attempt write their signs, in the store where they met.
+std::string heartbeat_prefix(const std::string& attempt);
+// Under that prefix: which rank is lost.
+inline constexpr const char* kLostKey = "lost";
 
 // Writes one rank's signs of life and reads those of the other ranks, by the caller's clock.
 class LifeSigns {

@@ -21,6 +21,7 @@
 #include "trireme/base/file_descriptor.h"
 #include "trireme/base/listening_socket.h"
 #include "trireme/base/watch_connection.h"
+#include "trireme/comm/heartbeat.h"
 #include "trireme/comm/meeting.h"
 #include "trireme/comm/store_messages.h"
 #include "trireme/comm/store_table.h"
@@ -74,6 +75,7 @@ class StoreServer::Service {
       : listening_(listening),
         wake_(::eventfd(0, EFD_CLOEXEC)),
         secret_(identity.secret.bytes),
+        attempt_(identity.attempt),
         meeting_(identity),
         begin_(ServerClock::now()),
         deadline_(begin_ + timeout) {
@@ -313,7 +315,7 @@ class StoreServer::Service {
       }
       if (peer->stage == Peer::Stage::meeting) meeting_.leave(peer->hello);
       if (peer->stage == Peer::Stage::served && peer->hello.first && !peer->said_goodbye && lost_.empty())
-        lost_ = cat(peer->hello.name(), " has ended or cannot be reached");
+        lose(cat(peer->hello.name(), " has ended or cannot be reached"));
       peer = peers_.erase(peer);
     }
     // Tells the others about a lost rank now, not after the next event.
@@ -322,8 +324,15 @@ class StoreServer::Service {
     for (Peer& peer : peers_) send(peer);
   }
 
+  // Ranks that wait for a key hear of it at once; the others read it in the heartbeat's key. One of c10d's
+  // threads may have ended the rank, whose own heartbeat then told nobody.
+  void lose(const std::string& rank) {
+    lost_ = rank;
+    table_.answer(StoreRequest::set, {cat(heartbeat_prefix(attempt_), "/", kLostKey), lost_});
+  }
+
   FileDescriptor listening_, wake_;
-  std::string secret_;
+  std::string secret_, attempt_;
   Meeting meeting_;
   StoreTable table_;
   std::list<Peer> peers_;

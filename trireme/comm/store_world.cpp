@@ -68,12 +68,11 @@ class StoreWorld : public World {
     HeartbeatPace pace;
     pace.silence = std::min(pace.silence, timeout());
     pace.period = std::min(pace.period, pace.silence / 10);
-    const std::string prefix = cat("trireme/", identity.attempt, "/heartbeat");
     auto connection = store_->clone();
     connection->setTimeout(pace.silence);  // rank 0's machine may vanish without notice
-    heartbeat_ =
-        std::make_unique<Heartbeat>(c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(connection)),
-                                    identity.rank, identity.size, pace, std::move(options.on_lost));
+    heartbeat_ = std::make_unique<Heartbeat>(
+        c10::make_intrusive<c10d::PrefixStore>(heartbeat_prefix(identity.attempt), std::move(connection)),
+        identity.rank, identity.size, pace, std::move(options.on_lost));
   }
 
  private:

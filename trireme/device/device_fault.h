@@ -9,7 +9,7 @@
 
 namespace trireme {
 
-// Converts libtorch's error of a device; nullopt for any other, and for missing memory
+// Converts libtorch's error of a device, also as c10d tells it; nullopt for any other, and for missing memory
 // (out_of_memory.h).
 std::optional<SystemFault> as_device_fault(const std::exception& error);
 

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <functional>
+#include <string>
 #include <unistd.h>
-#include <vector>
 
+#include "trireme/base/error.h"
 #include "trireme/base/machine_identity.h"
 #include "trireme/comm/agreement.h"
+#include "trireme/device/gpu_identity.h"
 #include "trireme/device/host_memory_limit.h"
 #include "trireme/device/memory_budget.h"
 #include "trireme/forecast/memory_fit.h"
@@ -28,9 +30,11 @@ int64_t given_or_left_bytes(const EngineOptions& options) {
 int ranks_on_the_device(const World& world, Agreement& agreement, at::Device device) {
   if (device.is_cpu()) return ranks_on_the_machine(world);
   if (world.others_are_absent()) return 1;  // each real rank has a GPU of its own
-  const std::vector<int64_t> device_id{static_cast<int64_t>(std::hash<std::string>{}(host_name())),
-                                       static_cast<int64_t>(::getpid()), device.index()};
-  const auto of_ranks = agreement.gather(device_id);
+  // Containers may share the host's name, and count processes and GPUs from the first each.
+  std::string name = gpu_identity(device).uuid;
+  if (name.empty()) name = cat(host_name(), " process ", ::getpid(), " device ", device.index());
+  const auto device_id = static_cast<int64_t>(std::hash<std::string>{}(name));
+  const auto of_ranks = agreement.gather_one(device_id);
   return static_cast<int>(std::count(of_ranks.begin(), of_ranks.end(), device_id));
 }
 
