@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/forecast/keep_order.h"
-#include "trireme/forecast/memory_timeline.h"
+#include "trireme/forecast/layer_buffers.h"
 #include "trireme/plan/hardware_catalog.h"
 #include "trireme/plan/step_time.h"
 

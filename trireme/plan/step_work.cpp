@@ -1,8 +1,8 @@
 #include "trireme/plan/step_work.h"
 
 #include "trireme/base/sum_of.h"
+#include "trireme/forecast/layer_buffers.h"
 #include "trireme/forecast/layer_kinds.h"
-#include "trireme/forecast/memory_timeline.h"
 #include "trireme/forecast/store_bytes.h"
 #include "trireme/plan/layer_work.h"
 
