@@ -87,7 +87,7 @@ fs::path prefix_of_text(const RunDirectory& run, const char* name, const std::st
   return run.data() / cat(name, "-", digest);
 }
 
-// The descriptions of all data that the checkpoint's run knew; of an older version's run those of one stage.
+// The descriptions of all data that the checkpoint's run knew; with stages of several files, of each.
 std::vector<Json> saved_sources(const fs::path& checkpoint) {
   const std::string origin = (checkpoint / kTrainerStateFile).string();
   const Json state = read_json(checkpoint / kTrainerStateFile);
