@@ -1,6 +1,5 @@
 // The rule of what is kept first, against the planner's own seconds: the parts of a step of Llama 3 8B in the
 // order of the seconds that each saves a byte.
-#include <algorithm>
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "trireme/base/error.h"
 #include "trireme/device/planned_bytes.h"
 #include "trireme/forecast/tile_rules.h"
 #include "trireme/plan/plan.h"

@@ -84,7 +84,6 @@ PlannedStep planned_step(const PlanRequest& request, const Configuration& config
       planned_inputs(request, configuration, tokens, fullest_sequence_rank(request.model, configuration));
   step.attention_pairs = request.pairs_of_sample(tokens);
   if (request.document_tokens < tokens) step.document_tokens = static_cast<double>(request.document_tokens);
-  step.accumulation = configuration.accumulation;
   return step;
 }
 
