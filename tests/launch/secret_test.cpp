@@ -2,7 +2,6 @@
 #include <arpa/inet.h>
 #include <cstdlib>
 #include <netinet/in.h>
-#include <optional>
 #include <sys/socket.h>
 
 #include <gmock/gmock.h>
