@@ -3,8 +3,6 @@
 // the same calls in the same order, as Ulysses ranks and ring ranks do.
 #pragma once
 
-#include <vector>
-
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "trireme/comm/group.h"

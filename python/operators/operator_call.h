@@ -3,8 +3,6 @@
 // DistBackendError for another rank's failure.
 #pragma once
 
-#include <utility>
-
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>

@@ -34,7 +34,6 @@ from .same_weights import refuse_other_weights
 from .sequence_group import Group, SequenceGroup, sequence_group
 from .tested_transformers import refuse_untested_transformers
 from .token_mixing import refuse_own_positions, refuse_token_mixing
-from .whole_batches import WholeBatches
 
 
 @contextlib.contextmanager

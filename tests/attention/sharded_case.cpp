@@ -1,7 +1,6 @@
 #include "tests/attention/sharded_case.h"
 
 #include <cmath>
-#include <memory>
 
 #include "trireme/attention/ulysses.h"
 #include "trireme/comm/thread_world.h"

@@ -1,7 +1,6 @@
 // Lists as text, and text as lists and numbers.
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include <gmock/gmock.h>

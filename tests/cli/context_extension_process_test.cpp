@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "trireme/model/model_config.h"
 #include "trireme/train/run_directory.h"
 
 #include "tests/cli/program.h"

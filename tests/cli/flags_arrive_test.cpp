@@ -436,8 +436,8 @@ class FlagsArrive : public ::testing::Test {
           return Json{
               {"tokenizer", flags.tokenizer},    {"input", texts(flags.inputs)},
               {"output", flags.output.string()}, {"overwrite", flags.overwrite},
-              {"field", flags.corpus().field},   {"append", flags.corpus().append_end_of_text},
-              {"threads", flags.threads},        {"on_bad_record", name_of(flags.corpus().on_bad_record)}};
+              {"field", flags.corpus.field},     {"append", flags.corpus.append_end_of_text},
+              {"threads", flags.threads},        {"on_bad_record", name_of(flags.corpus.on_bad_record)}};
         });
   }
 

@@ -1,7 +1,6 @@
 // Ranks that were started by hand, as processes: one that is stopped, missing, wrong or killed, and what the
 // others say.
 #include <csignal>
-#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

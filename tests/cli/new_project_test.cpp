@@ -7,9 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
-#include "trireme/base/folder_entries.h"
 #include "trireme/cli/config.h"
-#include "trireme/cli/config_document.h"
 #include "trireme/cli/train.h"
 
 #include "tests/support/error_message.h"

@@ -9,7 +9,6 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/json.h"
-#include "trireme/data/indexed_dataset_writer.h"
 #include "trireme/memory/memory_file_system.h"
 #include "trireme/model/checkpoint_files.h"
 #include "trireme/train/run_directory.h"

@@ -3,7 +3,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <optional>
-#include <sstream>
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>

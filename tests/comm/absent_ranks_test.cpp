@@ -3,7 +3,6 @@
 #include "trireme/comm/absent_ranks.h"
 
 #include <array>
-#include <cmath>
 #include <numeric>
 
 #include <gtest/gtest.h>

@@ -1,6 +1,5 @@
 // How many backends a run makes, and how they close. A backend costs a GPU memory and a second; one that
 // closes without order takes what travels with it.
-#include <map>
 #include <numeric>
 
 #include <gmock/gmock.h>

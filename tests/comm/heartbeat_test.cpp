@@ -2,7 +2,6 @@
 #include "trireme/comm/heartbeat.h"
 
 #include <future>
-#include <memory>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -10,7 +10,6 @@
 #include <functional>
 #include <future>
 #include <netinet/in.h>
-#include <optional>
 #include <set>
 #include <sys/resource.h>
 #include <sys/socket.h>

@@ -2,7 +2,6 @@
 #include "trireme/comm/memory_reach.h"
 
 #include <array>
-#include <cstdlib>
 #include <functional>
 #include <sched.h>
 #include <signal.h>

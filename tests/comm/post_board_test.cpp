@@ -1,7 +1,6 @@
 // Ranks that meet on a board: what is said when one fails, ends or comes late in the middle of a collective.
 // Two boards of this process stand for two ranks; the second says that it is a process which the test can
 // end.
-#include <cstdlib>
 #include <future>
 #include <signal.h>
 #include <sys/wait.h>

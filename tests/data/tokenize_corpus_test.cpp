@@ -2,7 +2,6 @@
 #include "trireme/data/tokenize_corpus.h"
 
 #include <algorithm>
-#include <fstream>
 #include <tuple>
 
 #include <ATen/Parallel.h>

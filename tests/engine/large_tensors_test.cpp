@@ -1,7 +1,6 @@
 // A training step whose running x_BsM has more than 2^31 elements on one rank: one sample of packed
 // documents. The oracle is the same documents as micro-batches of one step, a document each, none of whose
 // tensors has a hundredth of that. 11 GiB of memory in bf16, 20 GiB in fp32, and three minutes on two cores.
-#include <algorithm>
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,6 @@
 #include "trireme/engine/load_weights.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <fstream>
 #include <numeric>

@@ -1,6 +1,5 @@
 // fp16 training: a step whose gradients overflow changes nothing but the loss scale, on every rank alike, and
 // training goes on at a scale that fits.
-#include <mutex>
 
 #include <gtest/gtest.h>
 

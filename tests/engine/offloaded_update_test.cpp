@@ -3,7 +3,6 @@
 // does go on meanwhile.
 #include <atomic>
 #include <map>
-#include <mutex>
 #include <thread>
 
 #include <ATen/Parallel.h>

@@ -6,7 +6,6 @@
 //   head               x_TM -> layer norm -> matrix -> logits_TV
 //
 // Kept after attention: n, and up [T, I] before the GELU.
-#include <memory>
 
 #include "trireme/base/error.h"
 #include "trireme/kernels/linear.h"

@@ -1,7 +1,6 @@
 // An optimizer that Trireme does not have, as one file (toy_family_test.cpp adds it): each value goes against
 // the sign of its momentum (Signum, arXiv 1802.04434). It refuses to step what it does not know by name and
 // shape.
-#include <memory>
 
 #include "trireme/base/error.h"
 #include "trireme/shard/optimizer.h"

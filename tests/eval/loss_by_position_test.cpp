@@ -6,8 +6,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "trireme/base/error.h"
-
 #include "tests/eval/evaluated_set.h"
 
 namespace trireme {

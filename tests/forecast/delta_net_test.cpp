@@ -1,6 +1,7 @@
 // A model of which some layers have a DeltaNet in place of attention (Qwen3.5). Against sums made by hand.
 #include <gtest/gtest.h>
 
+#include "trireme/forecast/layer_buffers.h"
 #include "trireme/forecast/layer_kinds.h"
 #include "trireme/forecast/memory_timeline.h"
 #include "trireme/forecast/recompute_cost.h"

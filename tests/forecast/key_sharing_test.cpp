@@ -1,6 +1,5 @@
 // A model whose last layers take keys of earlier ones, and whose layers are told of their tokens (Gemma 4 E2B).
 // Against sums made by hand.
-#include <algorithm>
 
 #include <gtest/gtest.h>
 

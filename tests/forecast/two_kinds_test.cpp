@@ -6,6 +6,7 @@
 
 #include "trireme/forecast/attention_snapshots.h"
 #include "trireme/forecast/device_kernels.h"
+#include "trireme/forecast/layer_buffers.h"
 #include "trireme/forecast/layer_kinds.h"
 #include "trireme/forecast/memory_forecast.h"
 #include "trireme/forecast/memory_timeline.h"

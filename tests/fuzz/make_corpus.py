@@ -121,8 +121,6 @@ def main():
     write("dataset", "prompts", index_file([3, 2, 4, 1, 6], 8, 2, [0, 2, 4, 5]) + b"\1\0\1\0\0")
     names = ["config.json", "model.safetensors.index.json", "rank-00000.safetensors", "rank-00001.safetensors",
              "tokenizer.json", "trainer_state.json"]
-    write("manifest", "two", {"format": 1, "step": 40, "ranks": 2,
-                              "files": {name: {"bytes": 12, "xxh3": "0123456789abcdef"} for name in names}})
     write("manifest", "chunks", {"format": 2, "step": 40, "ranks": 2, "chunk_bytes": 10,
                                  "files": {name: {"bytes": 12, "xxh3": ["0123456789abcdef"] * 2} for name in names}})
     loader = {"epoch": 0, "row": 3, "set_tokens": 100, "range_begin": 0, "range_end": 100, "packing": "documents",

@@ -1,6 +1,5 @@
 #include "tests/kernels/band_arithmetic.h"
 
-#include <cmath>
 #include <limits>
 
 namespace trireme_test {

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
-#include "trireme/base/sample_layout.h"
 #include "trireme/kernels/cuda_kernels.h"
 #include "trireme/kernels/flash4_sizes.h"
 

@@ -2,7 +2,6 @@
 // attention_backward.cu of PyTorch 2.11, FlashAttention 2.7.4.
 #include "tests/kernels/flash_operators.h"
 
-#include <algorithm>
 #include <limits>
 #include <optional>
 #include <tuple>

@@ -1,5 +1,4 @@
 // fp16 <-> fp32 in the row kernels of every instruction set, against libtorch's conversions.
-#include <cmath>
 #include <limits>
 #include <string>
 #include <vector>

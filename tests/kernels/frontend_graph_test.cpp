@@ -3,8 +3,6 @@
 #include "trireme/kernels/frontend_graph.h"
 
 #include <dlfcn.h>
-#include <string>
-#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

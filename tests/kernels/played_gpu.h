@@ -14,7 +14,6 @@
 // (played_norm_kernels.cpp).
 #pragma once
 
-#include <cstring>
 #include <map>
 #include <stdexcept>
 #include <vector>

@@ -2,8 +2,6 @@
 // bits.
 #include "trireme/kernels/split_master.h"
 
-#include <cmath>
-
 #include <gtest/gtest.h>
 
 #include "trireme/kernels/master_bits.h"

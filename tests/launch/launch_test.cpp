@@ -1,7 +1,6 @@
 // The launcher with /bin/sh as its ranks: codes, deaths, output, signals, restarts.
 #include "trireme/launch/launch.h"
 
-#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <limits>

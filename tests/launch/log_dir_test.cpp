@@ -1,5 +1,4 @@
 // --log_dir: each rank's output whole, attempt by attempt, and beside it shown as ever.
-#include <csignal>
 #include <sys/resource.h>
 
 #include <gmock/gmock.h>

@@ -1,6 +1,5 @@
 #include "trireme/model/checkpoint_files.h"
 
-#include <fstream>
 #include <map>
 #include <utility>
 

@@ -1,8 +1,6 @@
 // An encoder's embedding and head against the same formulas written out under autograd in fp64.
-#include <cmath>
 #include <map>
 #include <string>
-#include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <gmock/gmock.h>

@@ -2,7 +2,6 @@
 // fp16, and matmuls in fp32 (CPU) or fp16 (GPU), the error to the fp64 truth is at most twice that of plain
 // libtorch in fp16. Truth and plain are the same formulas under autograd, in fp64 and fp16.
 #include <array>
-#include <cmath>
 #include <string>
 #include <vector>
 

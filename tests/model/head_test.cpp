@@ -2,8 +2,6 @@
 // autograd in fp64.
 #include "trireme/model/head.h"
 
-#include <cmath>
-
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 

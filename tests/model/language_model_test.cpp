@@ -14,7 +14,6 @@
 #include "trireme/model/rope_override.h"
 
 #include "tests/support/error_message.h"
-#include "tests/support/source_folder.h"
 #include "tests/support/temporary_folder.h"
 
 namespace trireme {

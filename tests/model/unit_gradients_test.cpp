@@ -1,8 +1,6 @@
 // A unit's gradients begin undefined: every law here starts from NaN.
 #include "trireme/model/unit_gradients.h"
 
-#include <cmath>
-
 #include <gtest/gtest.h>
 
 #include "trireme/model/unit_weights.h"

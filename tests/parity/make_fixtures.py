@@ -21,7 +21,7 @@ sys.path.insert(0, str(here.parent.parent / "tools"))
 
 import hf_reference  # sets the environment of transformers first
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from transformers import AutoConfig
 
 DEFAULT = {"rope_type": "default", "rope_theta": 10000.0}

@@ -7,7 +7,6 @@
 
 #include <gtest/gtest.h>
 
-#include "trireme/base/error.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/eval/verify_reference.h"
 #include "trireme/model/model_config.h"

@@ -2,7 +2,6 @@
 // point with the settings of its recipe, and whether it was looked at while the inventory was made.
 #pragma once
 
-#include <cmath>
 #include <string>
 #include <vector>
 

@@ -1,11 +1,10 @@
 // The rule of what is kept first, against the planner's own seconds: the parts of a step of Llama 3 8B in the
 // order of the seconds that each saves a byte.
-#include <algorithm>
 
 #include <gtest/gtest.h>
 
 #include "trireme/forecast/keep_order.h"
-#include "trireme/forecast/memory_timeline.h"
+#include "trireme/forecast/layer_buffers.h"
 #include "trireme/plan/hardware_catalog.h"
 #include "trireme/plan/step_time.h"
 

@@ -102,7 +102,7 @@ TEST(MemoryChanges, one_change_that_suffices_comes_before_all_others) {
 TEST(MemoryChanges, the_guides_situation_is_mended_by_a_larger_degree_among_others) {
   const HardwareProfile hardware = gpu_80gb();
   PlannedStep step = llama_step(262144, 4, 8, 1, Recompute::keep_attention);
-  step.accumulation = 2;
+  step.inputs.micro_batches = 2;
   const MemoryChanges answer =
       find_memory_changes(step, hardware, limits_of(step, hardware, kGpuLimit_bytes));
   ASSERT_FALSE(answer.fits());
@@ -112,7 +112,7 @@ TEST(MemoryChanges, the_guides_situation_is_mended_by_a_larger_degree_among_othe
   });
   ASSERT_NE(degree, answer.sets.end());
   EXPECT_EQ(degree->step.inputs.ulysses, 8);
-  EXPECT_EQ(degree->step.accumulation, 4);
+  EXPECT_EQ(degree->step.inputs.micro_batches, 4);
   EXPECT_EQ(degree->changes.front().note, "data-parallel ranks become sequence ranks: degree 4 -> 8");
   EXPECT_NE(degree->flags(step).find("--ulysses 8"), std::string::npos);
   EXPECT_NE(degree->flags(step).find("--gradient_accumulation_steps 4"), std::string::npos);
@@ -126,8 +126,8 @@ TEST(MemoryChanges, have_their_deepspeed_keys_as_a_patch_of_its_file) {
   set.step = llama_step(65536, 4, 8, 3, Recompute::keep_attention);
   EXPECT_EQ(set.deepspeed(set.step), Json::object()) << "not null";
   PlannedStep before = set.step;
-  before.accumulation = 1;
-  set.step.accumulation = 2;
+  before.inputs.micro_batches = 1;
+  set.step.inputs.micro_batches = 2;
   MemoryChange change;
   change.deepspeed = {{"bf16.bf16_optimizer_states", true},
                       {"zero_optimization.offload_param.device", "nvme"},
@@ -149,7 +149,7 @@ TEST(MemoryChanges, a_micro_batch_of_one_keeps_the_samples_of_a_step) {
   expect_laws(step, hardware, int64_t{40} << 30, answer);
   EXPECT_TRUE(std::ranges::any_of(answer.sets, [](const MemoryChangeSet& set) {
     return set.changes.front().kind == MemoryChangeKind::batch &&
-           set.step.accumulation == 6 / set.step.inputs.batch;
+           set.step.inputs.micro_batches == 6 / set.step.inputs.batch;
   }));
 }
 
@@ -195,11 +195,11 @@ TEST(MemoryChanges, what_a_caller_rules_out_is_in_no_set) {
 TEST(MemoryChanges, updates_in_backward_never_meet_accumulation) {
   PlannedStep step = llama_step(262144, 4, 8, 0, Recompute::full);
   for (const int64_t accumulation : {1, 2}) {
-    step.accumulation = accumulation;
+    step.inputs.micro_batches = accumulation;
     for (const int64_t gib : {20, 40, 60})
       for (const MemoryChangeSet& set :
            find_memory_changes(step, gpu_80gb(), limits_of(step, gpu_80gb(), gib << 30)).sets)
-        EXPECT_TRUE(!set.step.inputs.update_in_backward || set.step.accumulation == 1);
+        EXPECT_TRUE(!set.step.inputs.update_in_backward || set.step.inputs.micro_batches == 1);
   }
 }
 

@@ -46,11 +46,9 @@ TEST(RunnersUp, name_what_grew_most) {
   const PlanRequest request = small_request(1, 16384, 4096 * kMiB);
   Configuration keeps;
   keeps.tile_tokens = keeps.logits_tile_tokens = 1024;
-  keeps.recompute = Recompute::keep_attention;
-  keeps.keeping_layers = 4;
+  keeps.recompute = {Recompute::keep_attention, 1, 1, 4};
   Configuration repeats = keeps;
-  repeats.recompute = Recompute::full;
-  repeats.keeping_layers = 0;
+  repeats.recompute.policy = Recompute::full;
   const Planned best = make_planned(request, keeps, request.tokens);
   const RunnerUp slower =
       compare_with(best, make_planned(request, repeats, request.tokens), request.hardware);
@@ -61,7 +59,7 @@ TEST(RunnersUp, name_what_grew_most) {
   tight.hardware.memory_bytes =
       static_cast<int64_t>(static_cast<double>(best.memory.device_bytes) / tight.memory_share) + 1;
   Configuration all = keeps;
-  all.recompute = Recompute::none;
+  all.recompute.policy = Recompute::none;
   const Planned over = make_planned(tight, all, request.tokens);
   const RunnerUp loses = compare_with(make_planned(tight, keeps, request.tokens), over, request.hardware);
   EXPECT_EQ(loses.change, "--recompute none");
@@ -74,8 +72,7 @@ TEST(RunnersUp, between_machines_is_said_of_groups_that_cross_them) {
   within.data_parallel = 2;
   within.ulysses = 4;
   within.tile_tokens = within.logits_tile_tokens = 1024;
-  within.recompute = Recompute::none;
-  within.keeping_layers = 4;
+  within.recompute.policy = Recompute::none;
   Configuration across = within;
   across.data_parallel = 1;
   across.ulysses = 8;

@@ -10,7 +10,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "trireme/base/error.h"
 #include "trireme/device/planned_bytes.h"
 #include "trireme/forecast/tile_rules.h"
 #include "trireme/plan/plan.h"
@@ -43,26 +42,20 @@ std::vector<Configuration> every_configuration(const PlanRequest& request, int d
               for (c.head_chunks = 1; c.head_chunks <= 4; c.head_chunks *= 2)
                 for (const int64_t cut : {1, 2})
                   for (c.batch = 1; c.batch <= std::max<int64_t>(1, request.samples_per_step); ++c.batch)
-                    for (c.checkpoint_every = 1;
-                         c.checkpoint_every == 1 ||
-                         (activations == Offload::none
-                              ? 2 * c.checkpoint_every * c.checkpoint_every <= layers
-                              : c.checkpoint_every <= 8 && 4 * c.checkpoint_every <= layers);
-                         ++c.checkpoint_every)
+                    for (int64_t every = 1;
+                         every == 1 || (activations == Offload::none ? 2 * every * every <= layers
+                                                                     : every <= 8 && 4 * every <= layers);
+                         ++every)
                       for (int64_t parts = 0; parts <= 3 * layers; ++parts) {
                         if (activations != request.pinned.offload_activations.value_or(activations)) continue;
                         if (parameters != Offload::none && c.zero < 3) continue;
                         if (c.head_chunks > 1 && (c.ulysses == 1 || c.head_chunks > 8 / c.ulysses)) continue;
-                        if (parts > layers && (activations != Offload::none || c.checkpoint_every > 1))
-                          continue;
+                        if (parts > layers && (activations != Offload::none || every > 1)) continue;
                         // Attention first, then q, k and v, then what the MLP keeps.
-                        c.recompute = parts == 0            ? Recompute::full
-                                      : parts == 3 * layers ? Recompute::none
-                                                            : Recompute::keep_attention;
-                        const bool some = c.recompute == Recompute::keep_attention;
-                        c.keeping_layers = std::min(parts, layers);
-                        c.qkv_layers = some ? std::clamp<int64_t>(parts - layers, 0, layers) : 0;
-                        c.mlp_layers = some ? std::clamp<int64_t>(parts - 2 * layers, 0, layers) : 0;
+                        const auto kept = [&](int64_t before) {
+                          return std::clamp<int64_t>(parts - before * layers, 0, layers);
+                        };
+                        c.recompute = plan_keeping({kept(0), kept(1), kept(2)}, every, layers);
                         const int64_t of_group = request.samples_per_step / c.data_parallel;
                         if (request.samples_per_step > 0) {
                           if (c.data_parallel * of_group != request.samples_per_step || c.batch > of_group ||
@@ -70,9 +63,7 @@ std::vector<Configuration> every_configuration(const PlanRequest& request, int d
                             continue;
                         }
                         c.accumulation = request.samples_per_step > 0 ? of_group / c.batch : 1;
-                        c.offload_parameters = parameters;
-                        c.offload_optimizer = optimizer;
-                        c.offload_activations = activations;
+                        c.offload = {parameters, optimizer, activations};
                         c.tile_tokens = tile / cut;
                         c.logits_tile_tokens = logits / cut;
                         all.push_back(c);
@@ -141,7 +132,7 @@ TEST(Search, finds_what_no_fitting_configuration_is_faster_than) {
     EXPECT_TRUE(best->memory.fits());
     EXPECT_GE(best->seconds_per_token(), least * (1 - 1e-12));
     EXPECT_LE(best->seconds_per_token(), least * (1 + kAsFast));
-    groups.insert(best->configuration.checkpoint_every);
+    groups.insert(best->configuration.recompute.checkpoint_every);
   }
   EXPECT_THAT(groups, ::testing::IsSupersetOf({1, 2, 3}));
 }
@@ -189,7 +180,7 @@ std::optional<Planned> search_beside_every_position(const PlanRequest& request) 
   auto best = search.fastest(request.devices, request.tokens);
   double least = std::numeric_limits<double>::infinity();
   for (const Candidate& candidate : list_candidates(request, request.devices, request.tokens))
-    for (int64_t every = candidate.configuration.checkpoint_every; every <= candidate.most_of_group;
+    for (int64_t every = candidate.configuration.recompute.checkpoint_every; every <= candidate.most_of_group;
          ++every) {
       const Candidate of_groups = candidate.in_groups(every);
       for (int64_t keeping = of_groups.least_keeping; keeping <= of_groups.most_keeping; ++keeping) {
@@ -213,7 +204,7 @@ TEST(Search, leaves_out_no_size_of_groups_that_would_fit_or_be_faster) {
     SCOPED_TRACE(::testing::Message() << "request " << i);
     const auto best = search_beside_every_position(random_request(random));
     fitting += best ? 1 : 0;
-    grouped += best && best->configuration.checkpoint_every > 1 ? 1 : 0;
+    grouped += best && best->configuration.recompute.checkpoint_every > 1 ? 1 : 0;
   }
   EXPECT_GT(fitting, 40);
   EXPECT_GT(grouped, 10);
@@ -243,8 +234,8 @@ TEST(Search, finds_groups_that_take_less_of_the_device_though_activations_leave)
   for (const PlanRequest& request : {fraction, open}) {
     const auto best = search_beside_every_position(request);
     ASSERT_TRUE(best);
-    EXPECT_GT(best->configuration.checkpoint_every, 1);
-    EXPECT_EQ(best->configuration.offload_activations, Offload::cpu);
+    EXPECT_GT(best->configuration.recompute.checkpoint_every, 1);
+    EXPECT_EQ(best->configuration.offload.activations, Offload::cpu);
   }
 }
 
@@ -291,7 +282,8 @@ TEST(Search, the_longest_is_the_longest) {
     for (const Configuration& each : every_configuration(request, 4, longest + kLengthQuantum))
       EXPECT_FALSE(make_planned(request, each, longest + kLengthQuantum).memory.fits())
           << memory << " MiB, ulysses " << each.ulysses << ", ring " << each.ring << ", ZeRO " << each.zero
-          << ", groups of " << each.checkpoint_every << ", " << each.keeping_layers << " keep attention";
+          << ", groups of " << each.recompute.checkpoint_every << ", "
+          << each.recompute.layers_keeping(KeptPart::attention) << " keep attention";
   }
 }
 
@@ -320,25 +312,22 @@ TEST(Search, obeys_what_is_pinned) {
   EXPECT_EQ(with([](PinnedOptions& p) { p.sp = 4; }).sequence_ranks(), 4);
   EXPECT_EQ(with([](PinnedOptions& p) { p.ulysses = 2; }).ulysses, 2);
   EXPECT_EQ(with([](PinnedOptions& p) { p.ring = 2; }).ring, 2);
-  EXPECT_EQ(with([](PinnedOptions& p) { p.recompute = Recompute::full; }).recompute, Recompute::full);
-  EXPECT_EQ(with([](PinnedOptions& p) { p.recompute = Recompute::none; }).recompute, Recompute::none);
-  EXPECT_EQ(with([](PinnedOptions& p) { p.keep_fraction = 0.5; }).keeping_layers, 2);
+  EXPECT_EQ(with([](PinnedOptions& p) { p.recompute = Recompute::full; }).recompute.policy, Recompute::full);
+  EXPECT_EQ(with([](PinnedOptions& p) { p.recompute = Recompute::none; }).recompute.policy, Recompute::none);
+  EXPECT_EQ(with([](PinnedOptions& p) { p.keep_fraction = 0.5; }).recompute.keep_fraction, 0.5);
   const Configuration parts =
       with([](PinnedOptions& p) { p.keep_qkv_fraction = 1, p.keep_mlp_fraction = 0.25; });
-  EXPECT_EQ(parts.recompute, Recompute::keep_attention);
-  EXPECT_EQ(parts.keeping_layers, 4);
-  EXPECT_EQ(parts.qkv_layers, 4);
-  EXPECT_EQ(parts.mlp_layers, 1);
+  EXPECT_EQ(parts.recompute, plan_keeping({4, 4, 1}, 1, 4));
   EXPECT_EQ(with([](PinnedOptions& p) { p.ulysses = 2, p.head_chunks = 4; }).head_chunks, 4);
   EXPECT_EQ(with([](PinnedOptions& p) { p.tile_tokens = 100; }).tile_tokens, 100);
   EXPECT_EQ(with([](PinnedOptions& p) { p.logits_tile_tokens = 100; }).logits_tile_tokens, 100);
   EXPECT_EQ(with([](PinnedOptions& p) { p.sp = 8, p.batch = 2; }).accumulation, 4);
   EXPECT_EQ(with([](PinnedOptions& p) { p.sp = 8, p.accumulation = 2; }).batch, 4);
-  EXPECT_EQ(with([](PinnedOptions& p) { p.offload_optimizer = Offload::cpu; }).offload_optimizer,
+  EXPECT_EQ(with([](PinnedOptions& p) { p.offload_optimizer = Offload::cpu; }).offload.optimizer,
             Offload::cpu);
-  EXPECT_EQ(with([](PinnedOptions& p) { p.offload_activations = Offload::cpu; }).offload_activations,
+  EXPECT_EQ(with([](PinnedOptions& p) { p.offload_activations = Offload::cpu; }).offload.activations,
             Offload::cpu);
-  EXPECT_EQ(with([](PinnedOptions& p) { p.offload_parameters = Offload::cpu; }).offload_parameters,
+  EXPECT_EQ(with([](PinnedOptions& p) { p.offload_parameters = Offload::cpu; }).offload.parameters,
             Offload::cpu);
 }
 
@@ -362,7 +351,7 @@ TEST(Search, a_disk_is_used_where_it_is_allowed_alone) {
   request.hardware.disk_read = request.hardware.disk_write = {1e-4, 1e9};
   Configuration on_disk;
   on_disk.zero = 3;
-  on_disk.offload_parameters = on_disk.offload_optimizer = on_disk.offload_activations = Offload::disk;
+  on_disk.offload = {Offload::disk, Offload::disk, Offload::disk};
   on_disk.tile_tokens = on_disk.logits_tile_tokens = 1024;
   const PlannedMemory memory = make_planned(request, on_disk, 4096).memory;
   request.pinned.tile_tokens = request.pinned.logits_tile_tokens = 1024;

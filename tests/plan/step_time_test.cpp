@@ -81,7 +81,7 @@ TEST(StepTime, a_gpu_hides_sums_of_gradients_that_are_waited_for_one_unit_later)
 TEST(StepTime, sums_of_a_whole_step_go_beside_its_last_micro_batch) {
   const auto waited = [](int zero, int64_t accumulation) {
     PlannedStep step = small_step(4096, Recompute::full, 1, 1, 4);
-    step.accumulation = accumulation;
+    step.inputs.micro_batches = accumulation;
     step.inputs.zero = zero;
     step.inputs.device_is_host = false;
     HardwareProfile hardware = round_profile(/*is_gpu=*/true);
@@ -184,7 +184,7 @@ TEST(StepTime, a_host_that_steps_longer_than_forward_goes_is_waited_for) {
 
 TEST(StepTime, what_no_work_explains_is_added_for_each_micro_batch_and_for_the_step) {
   PlannedStep step = small_step(2048, Recompute::full);
-  step.accumulation = 4;
+  step.inputs.micro_batches = 4;
   HardwareProfile hardware = round_profile(/*is_gpu=*/true);
   const double explained = step_time(step, hardware).seconds;
   hardware.micro_batch_seconds = 0.5;
@@ -278,9 +278,9 @@ TEST(StepTime,
   hardware.host_optimizer_per_second = 1e6;
   const double of_one = waited();
   EXPECT_GT(of_one, 0);
-  step.accumulation = 4;
+  step.inputs.micro_batches = 4;
   EXPECT_DOUBLE_EQ(waited(), of_one);
-  step.accumulation = 1;
+  step.inputs.micro_batches = 1;
   step.inputs.update_in_backward = true;
   EXPECT_LT(waited(), of_one) << "backward is longer than forward";
 }

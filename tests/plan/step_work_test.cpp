@@ -158,7 +158,7 @@ TEST(StepWork, the_first_product_of_a_weights_gradient_does_not_read_the_sum) {
   EXPECT_DOUBLE_EQ(rows(step), 2048 * 2.0);
   step.inputs.tile_tokens = 1024;
   EXPECT_DOUBLE_EQ(rows(step), 1024 * 4.0 / 3);
-  step.accumulation = 4;
+  step.inputs.micro_batches = 4;
   EXPECT_DOUBLE_EQ(rows(step), 1024 * 16.0 / 15);
   step.inputs.zero = 2;  // each micro-batch has a sum of its own
   EXPECT_DOUBLE_EQ(rows(step), 1024 * 4.0 / 3);
@@ -247,7 +247,7 @@ TEST(StepWork, accumulation_repeats_the_passes_and_not_the_update) {
   PlannedStep step = small_step(2048, Recompute::full, 2);
   step.inputs.zero = 1;
   const StepWork once = step_work(step);
-  step.accumulation = 3;
+  step.inputs.micro_batches = 3;
   const StepWork thrice = step_work(step);
   for (size_t i = 0; i < once.items.size(); ++i) {
     const bool update = once.items[i].kind == WorkKind::optimizer;
@@ -275,7 +275,7 @@ TEST(StepWork, an_optimizer_on_a_disk_reads_and_writes_each_state_once_a_step) {
   const double parameters = 4 * (kSmallLayer + 512) + 2 * kSmallHead + 256;
   const auto bytes_of = [](int64_t tile_bytes, int moments, int64_t state_bytes, Offload offload) {
     PlannedStep step = small_step(2048, Recompute::full, 1, 1, 4);
-    step.accumulation = 3;
+    step.inputs.micro_batches = 3;
     step.inputs.zero = 1;
     step.inputs.tile_bytes = tile_bytes;
     step.inputs.moments = moments;
@@ -314,7 +314,7 @@ TEST(StepWork, sums_of_each_micro_batch_go_to_the_hosts_optimizer_and_come_back)
   step.inputs.zero = 2;
   const double elements = 4 * (kSmallLayer + 512) + 2 * kSmallHead + 256, values = 4;
   EXPECT_DOUBLE_EQ(sent_bytes(step, TrafficKind::offloaded_gradients), elements * (4 + values));
-  step.accumulation = 3;
+  step.inputs.micro_batches = 3;
   EXPECT_DOUBLE_EQ(sent_bytes(step, TrafficKind::offloaded_gradients), elements * (4 * (3 + 2) + values));
   step.inputs.zero = 1;
   EXPECT_DOUBLE_EQ(sent_bytes(step, TrafficKind::offloaded_gradients), elements * (4 + values));

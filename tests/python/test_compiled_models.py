@@ -6,7 +6,7 @@ import pytest
 import torch
 import trireme
 from test_parallelize import alone as alone_on_logits
-from test_parallelize import compare, gradients, make_batch, make_model, shared
+from test_parallelize import compare, make_batch, make_model, shared
 from test_whole_batches import alone, whole
 from trireme.batch import gather_with_gradient
 

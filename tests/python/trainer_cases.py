@@ -1,7 +1,5 @@
 """What test_trainers.py runs with one process and with several: cases of Trainer, SFTTrainer and DPOTrainer, 20 steps each."""
 
-import functools
-import json
 
 import numpy as np
 import torch

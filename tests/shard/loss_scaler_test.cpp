@@ -1,7 +1,6 @@
 // Laws of the loss scale.
 #include "trireme/shard/loss_scaler.h"
 
-#include <cmath>
 #include <limits>
 
 #include <gtest/gtest.h>

@@ -2,7 +2,6 @@
 #include "trireme/shard/stochastic_rounding.h"
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include <ATen/CPUGeneratorImpl.h>

@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include "trireme/base/error.h"
 #include "trireme/base/json.h"
 #include "trireme/tokenizer/tokenizer.h"
 

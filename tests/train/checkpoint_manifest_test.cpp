@@ -109,7 +109,7 @@ TEST_F(Manifest, has_numbers_that_can_be) {
   for (const Json& value : {Json(-1), Json(0), Json(1e9), Json(4294967297)})
     EXPECT_THAT(changed("/ranks", value), HasSubstr("\"ranks\" is")) << value;
   EXPECT_THAT(changed("/step", 41), HasSubstr("the folder is that of step 40"));
-  EXPECT_THAT(changed("/format", 3), HasSubstr("this version reads 1 and 2"));
+  EXPECT_THAT(changed("/format", 3), HasSubstr("this version reads 2"));
   for (const Json& value : {Json(0), Json(-1), Json("64")})
     EXPECT_THAT(changed("/chunk_bytes", value), HasSubstr("\"chunk_bytes\" is")) << value;
   EXPECT_THAT(changed("/chunk_bytes", 1), HasSubstr("\"xxh3\" has 1 checksums; expected 2, of 2 bytes"));
@@ -178,18 +178,6 @@ TEST_F(Manifest, has_chunks_of_one_file_shared_by_the_ranks_that_read) {
       folder_.write("step-40/rank-00000.safetensors", values);
     }
   }
-}
-
-TEST_F(Manifest, of_an_older_version_has_one_checksum_of_each_file) {
-  Json json = read_json(dir() / "manifest.json");
-  json["format"] = 1;
-  json.erase("chunk_bytes");
-  for (auto& [name, file] : json["files"].items()) file["xxh3"] = file["xxh3"][0];
-  folder_.write("step-40/manifest.json", json.dump());
-  EXPECT_EQ(verify_checkpoint(dir(), {0, 2}) + verify_checkpoint(dir(), {1, 2}), bytes_of_all());
-  const std::string bytes = testing::bytes_of(dir() / "rank-00001.safetensors");
-  folder_.write("step-40/rank-00001.safetensors", std::string(bytes.size(), ' '));
-  EXPECT_THAT(message_of<DataError>([&] { verify_checkpoint(dir()); }), HasSubstr("rank-00001.safetensors"));
 }
 
 TEST_F(Manifest, covers_every_shard_that_the_weight_index_names) {

@@ -1,7 +1,6 @@
 // Each check of `trireme validate` passes what is good and fails what is not, with a reason.
 #include "trireme/train/checks.h"
 
-#include <cmath>
 #include <limits>
 
 #include <gmock/gmock.h>

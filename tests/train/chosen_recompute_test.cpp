@@ -2,7 +2,6 @@
 // on bitwise.
 #include <atomic>
 #include <fstream>
-#include <functional>
 #include <sstream>
 
 #include <gmock/gmock.h>

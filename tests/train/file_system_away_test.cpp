@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
-#include "trireme/train/run_directory.h"
 
 #include "tests/support/failing_file.h"
 #include "tests/train/tiny_run.h"

@@ -27,7 +27,7 @@ TEST(Guards, are_silent_in_a_good_run_of_200_steps) {
           << "\n";
   }
   lines.close();
-  options.samples.on_bad_record = OnBadRecord::skip;
+  options.samples.corpus.on_bad_record = OnBadRecord::skip;
   options.guards = {.on_nonfinite = OnNonfinite::skip, .on_spike = OnSpike::rollback, .spike_window = 20};
   options.context_stages = "32:150,64:50";
   options.save_steps = 50;

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "trireme/base/error.h"
 #include "trireme/base/json.h"
 #include "trireme/train/checksum.h"
 

@@ -62,16 +62,6 @@ TEST(ResumeRules, each_option_is_free_told_or_refused_as_its_rule_says) {
   }
 }
 
-TEST(ResumeRules, a_run_of_before_there_was_an_option_did_what_its_default_does) {
-  RunFacts before = facts(), now = facts();
-  before.options.erase("long_documents");
-  EXPECT_THAT(decide_resume(before, now, false).told, IsEmpty());
-  now.options["long_documents"] = "skip";
-  EXPECT_THAT(message_of<ConfigError>([&] { decide_resume(before, now, false); }),
-              HasSubstr("long_documents \"cut\" -> \"skip\""));
-  EXPECT_TRUE(decide_resume(before, now, true).data_anew);
-}
-
 TEST(ResumeRules, other_data_is_refused_and_the_same_at_another_path_is_told) {
   RunFacts now = facts();
   now.train_source["path"] = "/b";

@@ -3,13 +3,11 @@
 #include <map>
 #include <numeric>
 #include <set>
-#include <sstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
-#include "trireme/comm/thread_world.h"
 #include "trireme/data/indexed_dataset.h"
 #include "trireme/train/run_directory.h"
 
@@ -59,9 +57,9 @@ TEST(ResumedRun, never_trains_on_the_tokens_of_another_text) {
   EXPECT_THAT(problem_of(options), AllOf(HasSubstr(run.text().string()), HasSubstr("content"),
                                          HasSubstr("bytes"), HasSubstr("--resume_with_new_data")));
   std::ofstream(run.text()) << some_text(1);
-  options.samples.append_eos = false;
+  options.samples.corpus.append_end_of_text = false;
   EXPECT_THAT(problem_of(options), HasSubstr("append_eos true -> false"));
-  options.samples.append_eos = true;
+  options.samples.corpus.append_end_of_text = true;
   options.train_file = run.tokens();
   EXPECT_THAT(problem_of(options), HasSubstr("kind \"text\" -> \"tokenized set\""));
   options.train_file = run.text();
@@ -75,9 +73,9 @@ TEST(ResumedRun, never_trains_on_another_field_of_its_text_or_the_tokens_of_anot
   std::ofstream(options.train_file) << Json{{"text", some_text(1)}, {"body", some_text(2)}}.dump();
   train_on_ranks(1, options, 3);
   options.resume_from_checkpoint = "true";
-  options.samples.text_field = "body";
+  options.samples.corpus.field = "body";
   EXPECT_THAT(problem_of(options), HasSubstr("text_field \"text\" -> \"body\""));
-  options.samples.text_field = "text";
+  options.samples.corpus.field = "text";
   const fs::path file = run.model() / "tokenizer.json";
   Json edited = read_json(file);
   std::swap(edited["model"]["vocab"]["a"], edited["model"]["vocab"]["b"]);
@@ -135,7 +133,7 @@ TEST(ResumedRun, goes_on_without_the_text_by_the_tokens_that_were_made_of_it) {
   EXPECT_EQ(train_on_ranks(1, options).outcome.steps, 9) << "as often as it is started";
   // Tokens made with another setting would be others, and so is a text under another name.
   TrainOptions other = options;
-  other.samples.append_eos = false;
+  other.samples.corpus.append_end_of_text = false;
   EXPECT_THAT(problem_of(other), HasSubstr("there is no file"));
   other = options;
   other.train_file = run.folder() / "another.txt";

@@ -38,9 +38,7 @@ class OpenTokens : public ::testing::Test {
     return {.input = input,
             .tokenizer_from = run_.model(),
             .prefix = run_.folder() / "data/train",
-            .text_field = "text",
-            .append_eos = true,
-            .vocab_size = 704};
+            .corpus = {.vocab_size = 704}};
   }
 
   fs::path nowhere() const { return run_.folder() / "nowhere"; }
@@ -114,16 +112,16 @@ TEST_F(OpenTokens, of_a_text_whose_bad_lines_are_skipped_are_another_set) {
   options.context_stages = "16:2";
   EXPECT_THAT(testing::problem_of<DataError>(options, 2),
               AnyOf(HasSubstr("lines.jsonl:1: has no"), HasSubstr("rank 0 failed")));
-  options.samples.on_bad_record = OnBadRecord::skip;
+  options.samples.corpus.on_bad_record = OnBadRecord::skip;
   const testing::TinyOutcome run = testing::train_on_ranks(2, options);
   EXPECT_EQ(run.outcome.steps, 2);
   EXPECT_THAT(run.output, AllOf(HasSubstr("lines that are no documents, skipped: 1"),
                                 HasSubstr("lines.jsonl:1: has no \"text\"")));
   const Json state = read_json(run.outcome.checkpoint / "trainer_state.json");
   EXPECT_EQ(state["data"]["train"]["on_bad_record"], "skip");
-  options.samples.on_bad_record = OnBadRecord::stop;
+  options.samples.corpus.on_bad_record = OnBadRecord::stop;
   options.resume_from_checkpoint = "true";
-  EXPECT_THAT(testing::problem_of(options), HasSubstr("on_bad_record \"skip\" -> null"));
+  EXPECT_THAT(testing::problem_of(options), HasSubstr("on_bad_record \"skip\" -> \"stop\""));
 }
 
 TEST_F(OpenTokens, of_a_folder_tell_what_is_not_in_them_at_every_start) {

@@ -1,7 +1,5 @@
 #include "trireme/cli/batch_arithmetic.h"
 
-#include <algorithm>
-
 #include "trireme/base/error.h"
 #include "trireme/cli/config_document.h"
 

@@ -110,16 +110,12 @@ std::shared_ptr<const IndexedDataset> Evaluation::open(const std::filesystem::pa
                           " into a tokenized set that all of them see (trireme tokenize) and evaluate that"));
   Agreement agreement = engine_->agreement();
   const auto tell = [this](const std::string& text) { note(text); };
-  const TextToTokenize text{.input = input,
-                            .tokenizer_from = model_dir_,
-                            .prefix = scratch() / "eval",
-                            .text_field = samples.text_field,
-                            .on_bad_record = samples.on_bad_record,
-                            .append_eos = samples.append_eos,
-                            .vocab_size = engine_->config().vocab_size};
+  TextToTokenize text{
+      .input = input, .tokenizer_from = model_dir_, .prefix = scratch() / "eval", .corpus = samples.corpus};
+  text.corpus.vocab_size = engine_->config().vocab_size;
   auto set = open_tokens(text, world_->rank(), agreement, tell);
   agreement.while_rank_0_works(cat("looking at ", input.string()), [&] {
-    if (!is_indexed_dataset(input)) tell_left_out(TextSource({input}, text.text_field), text, tell);
+    if (!is_indexed_dataset(input)) tell_left_out(TextSource({input}, text.corpus.field), text, tell);
   });
   return set;
 }

@@ -1,7 +1,6 @@
 // `trireme mix`: several tokenized sets as one.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>

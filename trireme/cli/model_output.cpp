@@ -1,6 +1,5 @@
 #include "trireme/cli/model_output.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>

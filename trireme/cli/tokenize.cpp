@@ -73,18 +73,12 @@ void TokenizeFlags::declare(OptionList& list) {
   list.path("output", output, "PREFIX of the two files").required();
   list.flag("overwrite", overwrite, "replace a set of that name");
   list.text(
-      "field", field,
+      "field", corpus.field,
       "the field of a .jsonl line that holds the text; a line without it may have prompt and completion");
-  list.choice("on_bad_record", on_bad_record, kOnBadRecordHelp);
-  list.flag("no_append_eos", no_append_eos, "do not end documents with the end-of-text token");
+  list.choice("on_bad_record", corpus.on_bad_record, kOnBadRecordHelp);
+  list.flag("no_append_eos", corpus.append_end_of_text, false,
+            "do not end documents with the end-of-text token");
   list.count("threads", threads, from_to(0, kMostThreads), "threads; 0: as many as the machine has cores");
-}
-
-CorpusOptions TokenizeFlags::corpus() const {
-  return {.field = field,
-          .field_flag = "--field",
-          .on_bad_record = on_bad_record,
-          .append_end_of_text = !no_append_eos};
 }
 
 int run_tokenize(const std::vector<std::string>& arguments) {
@@ -101,7 +95,7 @@ int run_tokenize(const std::vector<std::string>& arguments) {
   constexpr int kProgressColumns = 60;
   const bool live = terminal_columns(STDERR_FILENO) >= kProgressColumns;
   const CorpusReport report =
-      tokenize_corpus(tokenizer, flags.inputs, flags.output, flags.corpus(),
+      tokenize_corpus(tokenizer, flags.inputs, flags.output, flags.corpus,
                       live ? print_progress : std::function<void(const CorpusReport&)>());
   if (live) std::cerr << "\r\x1b[K";
   print_report(report, flags.output);

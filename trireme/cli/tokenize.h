@@ -15,14 +15,11 @@ struct TokenizeFlags {
   std::string tokenizer;
   std::vector<std::filesystem::path> inputs;
   std::filesystem::path output;
-  std::string field = CorpusOptions{}.field;
-  OnBadRecord on_bad_record = CorpusOptions{}.on_bad_record;
-  bool no_append_eos = false;
+  CorpusOptions corpus{.field_flag = "--field"};
   bool overwrite = false;
   int64_t threads = 0;
 
   void declare(OptionList& list);
-  CorpusOptions corpus() const;
 };
 
 // A set in use would change under its readers, and a set that took hours to make would be lost. Throws ConfigError

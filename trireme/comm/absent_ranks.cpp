@@ -1,7 +1,6 @@
 #include "trireme/comm/absent_ranks.h"
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>

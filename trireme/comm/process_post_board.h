@@ -6,7 +6,6 @@
 // process has ended is named to all within kWatch.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <vector>
 

@@ -1,6 +1,5 @@
 #include "trireme/data/indexed_dataset_writer.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>

@@ -7,7 +7,6 @@
 #include <system_error>
 
 #include "trireme/base/error.h"
-#include "trireme/base/sizes.h"
 #include "trireme/data/indexed_dataset.h"
 #include "trireme/data/indexed_dataset_writer.h"
 #include "trireme/data/sample_order.h"

@@ -1,6 +1,5 @@
 #include "trireme/data/row_reader.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "trireme/base/error.h"

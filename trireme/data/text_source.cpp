@@ -91,12 +91,9 @@ void refuse_table(const fs::path& file) {
     throw DataError(cat(file.string(), ": is a JSON list", kLines, "jq -c '.[]' FILE.json > FILE.jsonl"));
 }
 
-// Its files change while runs go on.
-void refuse_run_folder(const fs::path& folder) {
-  if (is_run_folder(folder))
-    throw ConfigError(cat("the input ", quotation(folder.string()), " is a run's folder, with ", kRunLockFile,
-                          " and ", kCheckpointsFolder,
-                          "; expected text: name the text in it, or move what the run wrote elsewhere"));
+// Of a folder whose files change while runs go on.
+std::string what_a_run_folder_is() {
+  return cat("is a run's folder, with ", kRunLockFile, " and ", kCheckpointsFolder);
 }
 
 // Removes UTF-8's byte order mark, which is not part of the text.
@@ -150,7 +147,9 @@ TextSource::TextSource(const std::vector<fs::path>& inputs, std::string field, s
                                 ? cat(" cannot be read: ", error.message())
                                 : " does not exist"));
     if (fs::is_directory(status)) {
-      refuse_run_folder(input);
+      if (is_run_folder(input))
+        throw ConfigError(cat("the input ", quotation(input.string()), " ", what_a_run_folder_is(),
+                              "; expected text: name the text in it, or move what the run wrote elsewhere"));
       add_folder(input);
     } else if (fs::is_regular_file(status)) {
       if (const auto why = why_not_text(input)) throw DataError(cat(input.string(), ": ", *why));
@@ -195,7 +194,7 @@ void TextSource::add_folder(const fs::path& root) {
       if (path.filename().string().starts_with('.'))
         ++counts_.hidden_entries;
       else if (fs::is_directory(status) && is_run_folder(path))
-        leave_out(path, cat("is a run's folder, with ", kRunLockFile, " and ", kCheckpointsFolder));
+        leave_out(path, what_a_run_folder_is());
       else if (fs::is_directory(status))
         folders.push_back(path);
       else if (fs::is_regular_file(status))

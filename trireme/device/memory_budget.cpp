@@ -1,7 +1,5 @@
 #include "trireme/device/memory_budget.h"
 
-#include <algorithm>
-
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include "trireme/base/error.h"

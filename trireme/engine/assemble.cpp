@@ -1,7 +1,6 @@
 #include "trireme/engine/assemble.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"

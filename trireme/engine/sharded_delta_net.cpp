@@ -1,7 +1,5 @@
 #include "trireme/engine/sharded_delta_net.h"
 
-#include <utility>
-
 namespace trireme {
 
 ShardedDeltaNet::ShardedDeltaNet(Group& ranks, const DeltaHeads& heads, const ColumnMixing& mixing)

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "trireme/data/encoded_document.h"
 #include "trireme/data/indexed_dataset.h"

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/forecast/layer_buffers.h"
 
 namespace trireme {
 namespace {

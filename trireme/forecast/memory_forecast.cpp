@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/base/sum_of.h"
+#include "trireme/forecast/layer_buffers.h"
 #include "trireme/forecast/sequence_ranks.h"
 #include "trireme/forecast/store_bytes.h"
 #include "trireme/memory/pinned_piece.h"

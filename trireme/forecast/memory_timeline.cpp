@@ -5,10 +5,10 @@
 #include <set>
 #include <utility>
 
-#include "trireme/attention/delta_heads.h"
 #include "trireme/base/error.h"
 #include "trireme/forecast/delta_net_snapshots.h"
 #include "trireme/forecast/head_chunk_bytes.h"
+#include "trireme/forecast/layer_buffers.h"
 #include "trireme/forecast/layer_kinds.h"
 #include "trireme/forecast/store_bytes.h"
 #include "trireme/forecast/tile_bytes.h"
@@ -17,99 +17,6 @@ namespace trireme {
 namespace {
 
 using enum MemoryCategory;
-
-// Bytes of the buffers of one layer.
-struct LayerBuffers {
-  bool alone;    // one Ulysses rank: what is by heads is what is by tokens
-  bool chunked;  // with head chunks q, k and v are kept by tokens
-  bool ring;
-  bool delta_net;  // in place of attention: columns for q, k and v, neither a log-sum-exp nor o by heads kept
-  int64_t x;       // [B s, M], stored
-  int64_t qkv;     // [B s, H + 2K, D]
-  int64_t qkv_heads;      // [B, n, h + 2k, D]
-  int64_t o;              // [B s, H, D]
-  int64_t o_heads;        // [B, n, h, D]
-  int64_t lse;            // [B, h, n] fp32
-  int64_t packed;         // q, k and v for every rank
-  bool ranks_overlap;     // several ranks have a key/value head, or a column of a DeltaNet
-  int64_t overlap_sums;   // then: dk and dv of this rank's tokens, or d(columns), in fp32
-  int64_t overlap_block;  // what is added to them: in 16 bits it is widened
-  int64_t kv, kv_sums;    // [B s, 2K, D] that later layers share, and their gradients in fp32
-  int64_t gate;           // [B s, A] of what multiplies attention's output
-  int64_t x1, mlp;        // kept of attention's output and of the MLP, in the dtype of tiles
-
-  explicit LayerBuffers(const ForecastInputs& inputs)
-      : alone(inputs.ulysses == 1),
-        chunked(inputs.head_chunks > 1 && !inputs.model.delta_net),
-        ring(inputs.ring > 1),
-        delta_net(inputs.model.delta_net.has_value()) {
-    const ModelSizes& model = inputs.model;
-    const int64_t rows = inputs.batch * inputs.shard_tokens, ring_rows = inputs.batch * inputs.ring_tokens;
-    const int64_t d = model.head_dim, e = inputs.storage_bytes;
-    x = rows * model.hidden * e;
-    qkv = rows * (model.heads + 2 * model.kv_heads) * d * e;
-    qkv_heads = ring_rows * (inputs.rank_heads + 2 * inputs.rank_kv_heads) * d * e;
-    o = rows * model.heads * d * e;
-    o_heads = ring_rows * inputs.rank_heads * d * e;
-    lse = ring_rows * inputs.rank_heads * kFloat_bytes;
-    packed = rows * inputs.packed_heads * d * e;
-    ranks_overlap = inputs.packed_heads > model.heads + 2 * model.kv_heads;
-    overlap_sums = rows * 2 * model.kv_heads * d * kFloat_bytes;
-    kv = rows * 2 * model.kv_heads * d * e;
-    kv_sums = rows * 2 * model.kv_heads * d * kFloat_bytes;
-    overlap_block = e == kFloat_bytes ? 0 : rows * inputs.rank_kv_heads * d * kFloat_bytes;
-    gate = rows * model.common_heads().gate_width() * e;
-    if (delta_net) set_delta_net(inputs, rows * e);
-    x1 = rows * model.hidden * inputs.tile_bytes;
-    mlp = rows * model.mlp_kept_width * inputs.tile_bytes;
-  }
-
-  // q, k and v of this rank's heads, or with head chunks of its tokens.
-  int64_t rank_qkv() const { return alone || chunked ? qkv : qkv_heads; }
-
-  // Of bytes of all tokens, a copy in another order: ranks of a ring hold pieces of the sample.
-  int64_t ordered(int64_t bytes) const { return delta_net && ring ? bytes : 0; }
-
-  int64_t kept(const SavedSlots& slots) const {
-    int64_t bytes = 0;
-    if (slots[kX]) bytes += x;
-    if (slots[kO]) bytes += o;
-    if (slots[kLse]) bytes += lse;
-    if (slots[kQkv]) bytes += rank_qkv();
-    if (slots[kOHeads] && !alone && !chunked && !delta_net) bytes += o_heads;
-    if (slots[kGate]) bytes += gate;
-    if (slots[kX1]) bytes += x1;
-    if (slots[kGateUp]) bytes += mlp;
-    return bytes;
-  }
-
- private:
-  // engine/sharded_delta_net.h
-  void set_delta_net(const ForecastInputs& inputs, int64_t row_bytes) {
-    const DeltaHeads& heads = inputs.model.delta_net->heads;
-    const int ranks = inputs.ulysses * inputs.ring;
-    const DeltaShare share = delta_share(heads, inputs.sp_rank, ranks);
-    const int64_t all_rows_bytes = inputs.batch * inputs.tokens * inputs.storage_bytes;
-    const ColumnShares shares = delta_columns(heads, ranks);
-    const int64_t total = shares.total();
-    alone = ranks == 1;
-    qkv = row_bytes * heads.columns();
-    qkv_heads = all_rows_bytes * share.columns(heads);
-    o = gate = row_bytes * heads.output_columns();
-    o_heads = all_rows_bytes * share.value.size() * heads.value_width;
-    lse = 0;
-    packed = row_bytes * total;
-    ranks_overlap = total > heads.columns();
-    // All columns are summed then: of 16 bits in fp32, span by span.
-    const bool narrow = inputs.storage_bytes < kFloat_bytes;
-    const int64_t rows = inputs.batch * inputs.shard_tokens;
-    int64_t widest = 0;
-    for (const std::vector<HeadRange>& spans : shares.of_rank)
-      for (const HeadRange& span : spans) widest = std::max(widest, span.size());
-    overlap_sums = narrow ? rows * heads.columns() * kFloat_bytes : 0;
-    overlap_block = narrow ? rows * widest * kFloat_bytes : 0;
-  }
-};
 
 // Of one kind of layers.
 struct KindBytes {
@@ -524,27 +431,19 @@ class Timeline {
     held_[communication] -= layer_->overlap_sums;
   }
 
-  // dq, dk and dv by heads -> one tensor by tokens.
+  // dq, dk and dv by heads -> one tensor by tokens. A DeltaNet's columns are one tensor already
+  // (attention/column_exchange.cpp).
   void join_gradients() {
-    if (layer_->delta_net) return trade_columns();
-    if (layer_->alone) return record("joined gradients", {{attention, 2 * layer_->qkv}});
-    const int64_t copy = inputs_.batch > 1 ? layer_->qkv_heads : 0;
+    const int64_t by_heads = layer_->qkv_heads, joined = layer_->delta_net ? 0 : by_heads;
+    if (layer_->alone) {
+      if (!layer_->delta_net) record("joined gradients", {{attention, 2 * layer_->qkv}});
+      return;
+    }
+    const int64_t copy = inputs_.batch > 1 ? by_heads : 0;
     const int64_t sums = layer_->ranks_overlap ? layer_->overlap_sums + layer_->overlap_block : 0;
-    record("exchange",
-           {{attention, layer_->qkv_heads}, {communication, layer_->qkv_heads + copy + layer_->packed}});
-    record("exchange",
-           {{attention, layer_->qkv_heads + layer_->qkv}, {communication, layer_->packed + sums}});
-  }
-
-  // d(columns) of a DeltaNet (attention/column_exchange.cpp).
-  void trade_columns() {
-    if (layer_->alone) return;
-    const int64_t copy = inputs_.batch > 1 ? layer_->qkv_heads : 0;
-    const int64_t sums = layer_->ranks_overlap ? layer_->overlap_sums + layer_->overlap_block : 0;
-    const int64_t dcolumns = layer_->qkv_heads;
-    record("exchange",
-           {{attention, dcolumns + layer_->ordered(dcolumns)}, {communication, copy + layer_->packed}});
-    record("exchange", {{attention, dcolumns + layer_->qkv}, {communication, layer_->packed + sums}});
+    record("exchange", {{attention, by_heads + layer_->ordered(by_heads)},
+                        {communication, joined + copy + layer_->packed}});
+    record("exchange", {{attention, by_heads + layer_->qkv}, {communication, layer_->packed + sums}});
   }
 
   const ForecastInputs& inputs_;
@@ -578,23 +477,6 @@ std::string MemorySnapshot::name() const {
 
 std::vector<MemorySnapshot> memory_timeline(const ForecastInputs& inputs, bool every_layer) {
   return Timeline(inputs, every_layer).run();
-}
-
-std::vector<int64_t> kept_bytes_of_layers(const ForecastInputs& inputs) {
-  const LayerKinds kinds = layer_kinds(inputs);
-  const std::vector<LayerBuffers> buffers(kinds.inputs.begin(), kinds.inputs.end());
-  std::vector<int64_t> kept;
-  for (int64_t layer = 0; layer < inputs.recompute.layers; ++layer)
-    kept.push_back(
-        buffers[kinds.of_layer.at(static_cast<size_t>(layer))].kept(inputs.recompute.kept_by_forward(layer)));
-  return kept;
-}
-
-std::vector<int64_t> leaving_bytes_of_layers(const ForecastInputs& inputs) {
-  std::vector<int64_t> leaving = kept_bytes_of_layers(inputs);
-  std::erase(leaving, 0);
-  leaving.resize(leaving.size() - std::min(leaving.size(), static_cast<size_t>(inputs.resident_layers)));
-  return leaving;
 }
 
 }  // namespace trireme

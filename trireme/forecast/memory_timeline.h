@@ -28,10 +28,4 @@ struct MemorySnapshot {
 // moves no peak.
 std::vector<MemorySnapshot> memory_timeline(const ForecastInputs& inputs, bool every_layer = true);
 
-// What each layer's forward keeps for its backward.
-std::vector<int64_t> kept_bytes_of_layers(const ForecastInputs& inputs);
-// The same of the layers whose kept tensors leave with --offload_activations cpu or disk: of those that keep
-// any, all but the last, which stay.
-std::vector<int64_t> leaving_bytes_of_layers(const ForecastInputs& inputs);
-
 }  // namespace trireme

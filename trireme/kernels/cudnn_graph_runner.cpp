@@ -1,6 +1,5 @@
 // A handle and the graphs built so far, of one rank and its device.
 #include <map>
-#include <utility>
 
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAStream.h>

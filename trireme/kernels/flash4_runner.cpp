@@ -3,7 +3,6 @@
 // tell an error, and the stream. So neither library is loaded.
 #include "trireme/kernels/flash4_runner.h"
 
-#include <array>
 #include <deque>
 #include <iterator>
 #include <map>

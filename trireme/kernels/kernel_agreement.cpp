@@ -1,7 +1,6 @@
 #include "trireme/kernels/kernel_agreement.h"
 
 #include <cmath>
-#include <utility>
 
 #include <ATen/CPUGeneratorImpl.h>
 

@@ -3,72 +3,59 @@
 
 namespace trireme::gpu {
 
-std::optional<at::Tensor> rms_norm(const at::Tensor& /*x_TM*/, const at::Tensor& /*weight*/, double /*eps*/,
-                                   at::ScalarType /*out_dtype*/) {
+std::optional<at::Tensor> rms_norm(const at::Tensor&, const at::Tensor&, double, at::ScalarType) {
   return {};
 }
-bool rms_norm_backward(const at::Tensor& /*dy_TM*/, const at::Tensor& /*x_TM*/, const at::Tensor& /*weight*/,
-                       double /*eps*/, at::Tensor& /*dx_TM*/, at::Tensor& /*dweight*/) {
+bool rms_norm_backward(const at::Tensor&, const at::Tensor&, const at::Tensor&, double, at::Tensor&,
+                       at::Tensor&) {
   return false;
 }
-std::optional<at::Tensor> layer_norm(const at::Tensor& /*x_TM*/, const at::Tensor& /*weight*/,
-                                     const at::Tensor& /*bias*/, double /*eps*/,
-                                     at::ScalarType /*out_dtype*/) {
+std::optional<at::Tensor> layer_norm(const at::Tensor&, const at::Tensor&, const at::Tensor&, double,
+                                     at::ScalarType) {
   return {};
 }
-std::optional<at::Tensor> layer_norm_backward(const at::Tensor& /*dy_TM*/, const at::Tensor& /*x_TM*/,
-                                              const at::Tensor& /*weight*/, double /*eps*/,
-                                              at::ScalarType /*out_dtype*/, at::Tensor& /*dweight*/,
-                                              at::Tensor& /*dbias*/) {
+std::optional<at::Tensor> layer_norm_backward(const at::Tensor&, const at::Tensor&, const at::Tensor&, double,
+                                              at::ScalarType, at::Tensor&, at::Tensor&) {
   return {};
 }
-bool rotate_heads(const at::Tensor& /*from_TND*/, const RotaryHeads& /*rotary*/,
-                  const at::Tensor& /*to_TND*/) {
+bool rotate_heads(const at::Tensor&, const RotaryHeads&, const at::Tensor&) {
   return false;
 }
-bool rotate_heads_backward(const at::Tensor& /*from_TND*/, const RotaryHeads& /*rotary*/,
-                           const at::Tensor& /*before_TND*/, const at::Tensor& /*to_TND*/,
-                           at::Tensor& /*dq_norm*/, at::Tensor& /*dk_norm*/) {
+bool rotate_heads_backward(const at::Tensor&, const RotaryHeads&, const at::Tensor&, const at::Tensor&,
+                           at::Tensor&, at::Tensor&) {
   return false;
 }
 
-std::optional<at::Tensor> glu(GluGate /*gate*/, const at::Tensor& /*gate_up*/) {
+std::optional<at::Tensor> glu(GluGate, const at::Tensor&) {
   return {};
 }
-std::optional<at::Tensor> glu_backward(GluGate /*gate*/, const at::Tensor& /*dact*/,
-                                       const at::Tensor& /*gate_up*/) {
+std::optional<at::Tensor> glu_backward(GluGate, const at::Tensor&, const at::Tensor&) {
   return {};
 }
-bool exact_gelu_backward(const at::Tensor& /*dact*/, const at::Tensor& /*x*/) {
+bool exact_gelu_backward(const at::Tensor&, const at::Tensor&) {
   return false;
 }
 
-bool cross_entropy(const at::Tensor& /*logits_TV*/, const at::Tensor& /*targets*/, const at::Tensor& /*loss*/,
-                   std::optional<double> /*scale*/, double /*cap*/) {
+bool cross_entropy(const at::Tensor&, const at::Tensor&, const at::Tensor&, std::optional<double>, double) {
   return false;
 }
 
-bool copy_all(const std::vector<TensorCopy>& /*copies*/) {
+bool copy_all(const std::vector<TensorCopy>&) {
   return false;
 }
 
-bool delta_forwards(const at::Tensor& /*state_NDD*/, const DeltaRecurrenceKernel& /*recurrence*/,
-                    DeltaOutputs /*outputs*/, float* /*rows_nNRD*/, float* /*updates_nNCD*/) {
+bool delta_forwards(const at::Tensor&, const DeltaRecurrenceKernel&, DeltaOutputs, float*, float*) {
   return false;
 }
-bool delta_backwards(const at::Tensor& /*d_state_NDD*/, const DeltaRecurrenceKernel& /*recurrence*/,
-                     const float* /*d_updates_nNCD*/, float* /*d_both_nNCD*/) {
+bool delta_backwards(const at::Tensor&, const DeltaRecurrenceKernel&, const float*, float*) {
   return false;
 }
 
-bool score_tile_softmax(const ScoreTile& /*tile*/, const at::Tensor& /*scores_NRT*/,
-                        const at::Tensor& /*p_NRT*/, const RunningSoftmax_NR1& /*running*/) {
+bool score_tile_softmax(const ScoreTile&, const at::Tensor&, const at::Tensor&, const RunningSoftmax_NR1&) {
   return false;
 }
-bool score_tile_gradients(const ScoreTile& /*tile*/, const at::Tensor& /*scores_NRT*/,
-                          const at::Tensor& /*dp_NRT*/, const at::Tensor& /*p_NRT*/,
-                          const at::Tensor& /*ds_NRT*/, const at::Tensor& /*lse_NR1*/,
-                          const at::Tensor& /*delta_NR1*/) {
+bool score_tile_gradients(const ScoreTile&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                          const at::Tensor&, const at::Tensor&, const at::Tensor&) {
   return false;
 }
 

@@ -8,7 +8,6 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "trireme/base/file_descriptor.h"
 #include "trireme/base/json.h"

@@ -1,6 +1,5 @@
 #include "trireme/launch/waiting_room.h"
 
-#include <algorithm>
 #include <poll.h>
 #include <sys/socket.h>
 

@@ -6,7 +6,6 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/comm/agreement.h"
-#include "trireme/comm/call_time.h"
 #include "trireme/device/gpu_identity.h"
 #include "trireme/device/host_memory_limit.h"
 #include "trireme/device/memory_budget.h"

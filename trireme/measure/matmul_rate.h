@@ -1,7 +1,6 @@
 // How fast this process multiplies matrices, to compare a training step's speed with.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -19,12 +18,12 @@ struct MatmulRate {
 // Rates of a few shapes of a transformer, each repeated for about `seconds` on this process's threads, but
 // those that would take 40 times as long. Not collective, but ranks that share a machine should measure at
 // the same time.
-std::vector<MatmulRate> measure_matmul_rates(at::Device device, at::ScalarType dtype, double seconds = 0.25);
+std::vector<MatmulRate> measure_matmul_rates(at::Device device, at::ScalarType dtype, double seconds);
 
 // The best of those rates, in FLOP/s.
-double best_matmul_rate(at::Device device, at::ScalarType dtype, double seconds = 0.25);
+double best_matmul_rate(at::Device device, at::ScalarType dtype, double seconds);
 // The device's peak, in FLOP/s: the fastest repetition of any shape, which a busy machine disturbs least.
 // Takes about `seconds` for each shape, and skips shapes too large to be repeated often in that time.
-double peak_matmul_rate(at::Device device, at::ScalarType dtype, double seconds = 0.25);
+double peak_matmul_rate(at::Device device, at::ScalarType dtype, double seconds);
 
 }  // namespace trireme

@@ -22,7 +22,7 @@ PlannedStep planned_step_of(const Engine& engine, int64_t batch, int64_t tokens,
   PlannedStep step;
   step.inputs = engine.forecast_inputs(batch, tokens);
   step.attention_pairs = engine.config().attention_pairs(tokens, engine.options().sparse);
-  step.accumulation = accumulation;
+  step.inputs.micro_batches = accumulation;
   return step;
 }
 

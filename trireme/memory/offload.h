@@ -22,7 +22,7 @@ struct OffloadOptions {
   Offload parameters = Offload::none;   // the values that compute reads, this rank's shard
   Offload optimizer = Offload::none;    // Adam's moments, and fp32 masters that are not those values
   Offload activations = Offload::none;  // the tensors that forward saves for backward
-  std::filesystem::path folder;         // for disk
+  std::filesystem::path folder = {};    // for disk
   int64_t limit_bytes = 0;              // of this rank's files on disk; 0: the disk's size
   bool operator==(const OffloadOptions&) const = default;
 };

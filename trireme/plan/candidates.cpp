@@ -130,16 +130,16 @@ class CandidateList {
       of_zero.zero = zero;
       for (const Offload parameters : offloads(pinned_.offload_parameters, zero == 3)) {
         if (parameters != Offload::none && zero != 3) continue;
-        of_zero.offload_parameters = parameters;
+        of_zero.offload.parameters = parameters;
         for (const Offload optimizer : offloads(pinned_.offload_optimizer, steps_on_host)) {
           // On one device a stage shards nothing: it lets parameters be offloaded, and gradients leave as
           // units close where the optimizer is.
           const bool of_use = zero == 0 || parameters != Offload::none ||
                               (zero == 2 && optimizer != Offload::none && !settings.update_in_backward);
           if (devices_ == 1 && !pinned_.zero && !of_use) continue;
-          of_zero.offload_optimizer = optimizer;
+          of_zero.offload.optimizer = optimizer;
           for (const Offload activations : offloads(pinned_.offload_activations, true)) {
-            of_zero.offload_activations = activations;
+            of_zero.offload.activations = activations;
             add_recompute(of_zero);
           }
         }
@@ -154,15 +154,13 @@ class CandidateList {
   void add_recompute(const Configuration& of_recompute) {
     const int64_t layers = request_.model.layers;
     Candidate candidate{of_recompute};
-    const GroupSizes sizes =
-        sizes_of_groups(pinned_.checkpoint_every, layers, of_recompute.offload_activations);
-    candidate.configuration.checkpoint_every = sizes.fewest;
+    const Offload activations = of_recompute.offload.activations;
+    const GroupSizes sizes = sizes_of_groups(pinned_.checkpoint_every, layers, activations);
+    RecomputePlan& plan = candidate.configuration.recompute;
+    plan = {.checkpoint_every = sizes.fewest, .layers = layers};
     candidate.most_of_group = sizes.most;
-    const auto add = [&](Recompute policy, int64_t attention, int64_t qkv = 0, int64_t mlp = 0) {
-      candidate.configuration.recompute = policy;
-      candidate.configuration.keeping_layers = attention;
-      candidate.configuration.qkv_layers = qkv;
-      candidate.configuration.mlp_layers = mlp;
+    const auto add = [&](Recompute policy, double attention, double qkv = 0, double mlp = 0) {
+      plan = {policy, sizes.fewest, attention, layers, qkv, mlp};
       all_.push_back(std::move(candidate));
     };
     const auto add_order = [&](const KeepOrder& order, int64_t least) {
@@ -172,15 +170,15 @@ class CandidateList {
       candidate.configuration = candidate.keeping(candidate.most_keeping);
       all_.push_back(std::move(candidate));
     };
-    const auto share = [&](const std::optional<double>& pinned, int64_t otherwise) {
-      return pinned ? std::llround(*pinned * static_cast<double>(layers)) : otherwise;
+    const auto share = [&](const std::optional<double>& pinned, double otherwise) {  // of whole layers
+      const auto all = static_cast<double>(layers);
+      return pinned ? std::round(*pinned * all) / all : otherwise;
     };
-    const bool keeps_all =
-        of_recompute.offload_activations == Offload::none && candidate.configuration.checkpoint_every == 1;
+    const bool keeps_all = activations == Offload::none && sizes.fewest == 1;
     const std::optional<Recompute>& pinned = pinned_.recompute;
-    const int64_t attention = share(pinned_.keep_fraction, layers);
-    const int64_t qkv = share(pinned_.keep_qkv_fraction, 0), mlp = share(pinned_.keep_mlp_fraction, 0);
-    if (pinned == Recompute::full) return add(Recompute::full, 0);
+    const double attention = share(pinned_.keep_fraction, 1);
+    const double qkv = share(pinned_.keep_qkv_fraction, 0), mlp = share(pinned_.keep_mlp_fraction, 0);
+    if (pinned == Recompute::full) return add(Recompute::full, 1);
     if (pinned == Recompute::none || qkv + mlp > 0) {
       candidate.most_of_group = 1;
       if (keeps_all) add(pinned.value_or(Recompute::keep_attention), attention, qkv, mlp);
@@ -202,20 +200,14 @@ class CandidateList {
 
 Configuration Candidate::keeping(int64_t position) const {
   Configuration chosen = configuration;
-  if (!order) return chosen;
-  const KeptLayers kept = order->at(position);
-  const RecomputePlan plan = plan_keeping(kept, chosen.checkpoint_every, order->layers());
-  const bool parts = plan.policy == Recompute::keep_attention;
-  chosen.recompute = plan.policy;
-  chosen.keeping_layers = kept.attention;
-  chosen.qkv_layers = parts ? kept.qkv : 0;
-  chosen.mlp_layers = parts ? kept.mlp : 0;
+  if (order)
+    chosen.recompute = plan_keeping(order->at(position), chosen.recompute.checkpoint_every, order->layers());
   return chosen;
 }
 
 Candidate Candidate::in_groups(int64_t layers_of_group) const {
   Candidate chosen = *this;
-  chosen.configuration.checkpoint_every = chosen.most_of_group = layers_of_group;
+  chosen.configuration.recompute.checkpoint_every = chosen.most_of_group = layers_of_group;
   if (order && layers_of_group > 1) {
     chosen.order = KeepOrder(KeptPart::attention, order->layers());
     chosen.most_keeping = order->layers();

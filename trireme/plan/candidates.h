@@ -21,7 +21,7 @@
 namespace trireme {
 
 // Configurations that differ in what layers keep alone: positions of `order`, one where there is none, with
-// layers in groups of configuration.checkpoint_every up to `most_of_group`.
+// layers in groups of recompute.checkpoint_every up to `most_of_group`.
 struct Candidate {
   Configuration configuration;  // with `most_keeping`, in the smallest groups
   std::optional<KeepOrder> order = std::nullopt;

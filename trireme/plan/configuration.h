@@ -13,14 +13,8 @@ struct Configuration {
   int ulysses = 1;
   int ring = 1;
   int zero = 0;  // ZeRO stage
-  Offload offload_parameters = Offload::none;
-  Offload offload_optimizer = Offload::none;
-  Offload offload_activations = Offload::none;
-  Recompute recompute = Recompute::full;
-  int64_t keeping_layers = 0;  // the last ones, that keep what `recompute` says; 0 with full
-  int64_t qkv_layers = 0;      // with keep_attention: that keep these parts too (KeptPart)
-  int64_t mlp_layers = 0;
-  int64_t checkpoint_every = 1;  // layers of a group that keeps one input
+  OffloadOptions offload = {};
+  RecomputePlan recompute = {};
   int head_chunks = 1;
   int64_t tile_tokens = 0;
   int64_t logits_tile_tokens = 0;

@@ -2,7 +2,6 @@
 // SVG. Segments differ by tone and border, hatched ones by their pattern, so that no colour is needed.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -178,7 +178,7 @@ Json set_json(const MemoryChanges& changes, const MemoryChangeSet& set) {
           {"saved_host_bytes", changes.cost.host_bytes - set.cost.host_bytes},
           {"added_seconds", set.cost.seconds - changes.cost.seconds},
           {"sequence_ranks", set.step.sequence_ranks()},
-          {"accumulation", set.step.accumulation}};
+          {"accumulation", set.step.inputs.micro_batches}};
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ class ChangeTable {
       if (!more) return;
       const int64_t groups = then.data_parallel();
       then.inputs = more->inputs;
-      then.accumulation *= groups / then.data_parallel();
+      then.inputs.micro_batches *= groups / then.data_parallel();
       add_sequence_ranks(then);
     }
   }
@@ -58,10 +58,10 @@ class ChangeTable {
                          ring > 1 ? cat(", sp_ring=", ring) : std::string(), ")");
     change.note = cat("data-parallel ranks become sequence ranks: degree ", step_.sequence_ranks(), " -> ",
                       then.sequence_ranks());
-    const int64_t times = then.accumulation / step_.accumulation;
+    const int64_t times = then.inputs.micro_batches / step_.inputs.micro_batches;
     change.apply = [ulysses, ring, times](PlannedStep& step) {
       step.inputs = with_sequence_ranks(step.inputs, ulysses, ring, step.inputs.rank % (ulysses * ring));
-      step.accumulation *= times;
+      step.inputs.micro_batches *= times;
     };
     add(std::move(change));
   }
@@ -77,7 +77,7 @@ class ChangeTable {
            .trainer = cat("per_device_train_batch_size=", batch),
            .apply = [divisor](PlannedStep& step) {
              step.inputs = with_batch(step.inputs, step.inputs.batch / divisor, step.inputs.tokens);
-             step.accumulation *= divisor;
+             step.inputs.micro_batches *= divisor;
            }});
     }
   }
@@ -216,7 +216,7 @@ bool options_agree(const PlannedStep& step) {
       (inputs.offload.activations != Offload::none || inputs.recompute.checkpoint_every > 1))
     return false;
   if (inputs.offload.parameters != Offload::none && inputs.zero != 3) return false;
-  if (inputs.update_in_backward && step.accumulation > 1) return false;
+  if (inputs.update_in_backward && inputs.micro_batches > 1) return false;
   return inputs.head_chunks == 1 ||
          (inputs.ulysses > 1 && inputs.head_chunks <= most_heads_of_rank(inputs.model.heads, inputs.ulysses));
 }

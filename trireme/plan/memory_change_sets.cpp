@@ -56,8 +56,8 @@ StepCost memory_cost(const PlannedStep& step, const TensorLimits& limits) {
 
 std::string MemoryChangeSet::flags(const PlannedStep& before) const {
   std::string text = joined(changes, " ", &MemoryChange::flags);
-  if (step.accumulation != before.accumulation)
-    text += cat(" --gradient_accumulation_steps ", step.accumulation);
+  if (step.inputs.micro_batches != before.inputs.micro_batches)
+    text += cat(" --gradient_accumulation_steps ", step.inputs.micro_batches);
   if (uses_new_disk(before, step)) text += " --offload_dir DIR";
   return text;
 }
@@ -70,7 +70,8 @@ Json MemoryChangeSet::deepspeed(const PlannedStep& before) const {
   };
   for (const MemoryChange& change : changes)
     for (const DeepSpeedSetting& setting : change.deepspeed) set(setting.key, setting.value);
-  if (step.accumulation != before.accumulation) set("gradient_accumulation_steps", step.accumulation);
+  if (step.inputs.micro_batches != before.inputs.micro_batches)
+    set("gradient_accumulation_steps", step.inputs.micro_batches);
   return patch.empty() ? patch : patch.unflatten();
 }
 
@@ -78,8 +79,8 @@ std::string MemoryChangeSet::trainer(const PlannedStep& before) const {
   std::string text;
   for (const MemoryChange& change : changes)
     if (!change.trainer.empty()) text += cat(text.empty() ? "" : ", ", change.trainer);
-  if (step.accumulation != before.accumulation)
-    text += cat(text.empty() ? "" : ", ", "gradient_accumulation_steps=", step.accumulation);
+  if (step.inputs.micro_batches != before.inputs.micro_batches)
+    text += cat(text.empty() ? "" : ", ", "gradient_accumulation_steps=", step.inputs.micro_batches);
   return text;
 }
 

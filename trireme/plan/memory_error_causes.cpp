@@ -1,6 +1,5 @@
 #include "trireme/plan/memory_error_causes.h"
 
-#include <algorithm>
 #include <cmath>
 #include <optional>
 

@@ -15,7 +15,7 @@ constexpr int kManyDevices = 64, kHighDegree = 32;
 int64_t sharded_state_bytes(const PlanRequest& request, const Configuration& configuration) {
   Configuration sharded = configuration;
   sharded.zero = 3;
-  sharded.offload_parameters = sharded.offload_optimizer = Offload::none;
+  sharded.offload.parameters = sharded.offload.optimizer = Offload::none;
   const ForecastInputs inputs =
       planned_inputs(request, sharded, std::max(request.tokens, int64_t{1} * sharded.sequence_ranks()), 0);
   return parameter_bytes(inputs) + gradient_bytes(inputs) + optimizer_bytes(inputs);

@@ -30,14 +30,14 @@ std::vector<ChosenOption> chosen_options(const PlanRequest& request, const Plann
           {"ring_method", gathers ? "gather" : "ring", "ring"},
           {"head_chunks", c.head_chunks, 1},
           {"zero", c.zero, {}},
-          {"offload_params", name_of(c.offload_parameters), "none"},
-          {"offload_optimizer", name_of(c.offload_optimizer), "none"},
-          {"offload_activations", name_of(c.offload_activations), "none"},
-          {"recompute", name_of(c.recompute), {}},
-          {"keep_fraction", planned.step.inputs.recompute.keep_fraction, 1.0},
-          {"keep_qkv_fraction", planned.step.inputs.recompute.keep_qkv_fraction, 0.0},
-          {"keep_mlp_fraction", planned.step.inputs.recompute.keep_mlp_fraction, 0.0},
-          {"checkpoint_every", c.checkpoint_every, 1},
+          {"offload_params", name_of(c.offload.parameters), "none"},
+          {"offload_optimizer", name_of(c.offload.optimizer), "none"},
+          {"offload_activations", name_of(c.offload.activations), "none"},
+          {"recompute", name_of(c.recompute.policy), {}},
+          {"keep_fraction", c.recompute.keep_fraction, 1.0},
+          {"keep_qkv_fraction", c.recompute.keep_qkv_fraction, 0.0},
+          {"keep_mlp_fraction", c.recompute.keep_mlp_fraction, 0.0},
+          {"checkpoint_every", c.recompute.checkpoint_every, 1},
           {"tile_tokens", c.tile_tokens, {}},
           {"logits_tile_tokens", c.logits_tile_tokens, {}}};
 }
@@ -85,10 +85,10 @@ std::string stages_yaml(const std::string& title, const PlanRequest& request,
 Json deepspeed_config_of(const PlanRequest& request, const Planned& planned, double max_grad_norm) {
   const Configuration& c = planned.configuration;
   Json zero = {{"stage", c.zero}};
-  if (c.offload_optimizer != Offload::none)
-    zero["offload_optimizer"] = {{"device", nvme_or(c.offload_optimizer)}};
-  if (c.offload_parameters != Offload::none)
-    zero["offload_param"] = {{"device", nvme_or(c.offload_parameters)}};
+  if (c.offload.optimizer != Offload::none)
+    zero["offload_optimizer"] = {{"device", nvme_or(c.offload.optimizer)}};
+  if (c.offload.parameters != Offload::none)
+    zero["offload_param"] = {{"device", nvme_or(c.offload.parameters)}};
   Json config = {{"train_batch_size", c.samples()},
                  {"train_micro_batch_size_per_gpu", c.batch},
                  {"gradient_accumulation_steps", c.accumulation},
@@ -97,7 +97,7 @@ Json deepspeed_config_of(const PlanRequest& request, const Planned& planned, dou
   if (c.sequence_ranks() > 1) config["sequence_parallel_size"] = c.sequence_ranks();
   if (request.settings.precision != Precision::fp32)
     config[name_of(request.settings.precision)] = {{"enabled", true}};
-  if (c.offload_activations == Offload::cpu)
+  if (c.offload.activations == Offload::cpu)
     config["activation_checkpointing"] = {{"cpu_checkpointing", true}};
   return config;
 }

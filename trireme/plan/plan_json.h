@@ -1,8 +1,6 @@
 // A plan for programs: keys that carry their units and stay as they are (docs/plan.md lists them).
 #pragma once
 
-#include <vector>
-
 #include "trireme/base/json.h"
 #include "trireme/plan/plan.h"
 

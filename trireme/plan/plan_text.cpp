@@ -150,10 +150,10 @@ std::string configuration_text(const Planned& planned) {
   const Configuration& c = planned.configuration;
   std::string text =
       cat("dp ", c.data_parallel, " x ulysses ", c.ulysses, c.ring > 1 ? cat(" x ring ", c.ring) : "",
-          ", ZeRO ", c.zero, ", recompute ", planned.step.inputs.recompute.description());
-  for (const auto& [name, offload] : {std::pair("parameters", c.offload_parameters),
-                                      {"optimizer", c.offload_optimizer},
-                                      {"activations", c.offload_activations}})
+          ", ZeRO ", c.zero, ", recompute ", c.recompute.description());
+  for (const auto& [name, offload] : {std::pair("parameters", c.offload.parameters),
+                                      {"optimizer", c.offload.optimizer},
+                                      {"activations", c.offload.activations}})
     if (offload != Offload::none)
       text += cat(", ", name, " to ", offload == Offload::cpu ? "the host" : "disk");
   text += text_of_resident_layers(planned.step.inputs);

@@ -29,16 +29,9 @@ ForecastInputs planned_inputs(const PlanRequest& request, const Configuration& c
   }
   inputs.micro_batches = configuration.accumulation;
   inputs.zero = configuration.zero;
-  const int64_t layers = request.model.layers;
-  const auto share = [&](int64_t keeping) {
-    return static_cast<double>(keeping) / static_cast<double>(layers);
-  };
-  const double kept = configuration.recompute == Recompute::full ? 1 : share(configuration.keeping_layers);
-  inputs.recompute = {configuration.recompute,         configuration.checkpoint_every, kept, layers,
-                      share(configuration.qkv_layers), share(configuration.mlp_layers)};
-  inputs.offload.parameters = configuration.offload_parameters;
-  inputs.offload.optimizer = configuration.offload_optimizer;
-  inputs.offload.activations = configuration.offload_activations;
+  inputs.recompute = configuration.recompute;
+  inputs.recompute.layers = request.model.layers;
+  inputs.offload = configuration.offload;
   inputs.update_in_backward = settings.update_in_backward;
   inputs.save_in_background = settings.save_in_background;
   inputs.tile_tokens = configuration.tile_tokens;
@@ -91,7 +84,6 @@ PlannedStep planned_step(const PlanRequest& request, const Configuration& config
       planned_inputs(request, configuration, tokens, fullest_sequence_rank(request.model, configuration));
   step.attention_pairs = request.pairs_of_sample(tokens);
   if (request.document_tokens < tokens) step.document_tokens = static_cast<double>(request.document_tokens);
-  step.accumulation = configuration.accumulation;
   return step;
 }
 

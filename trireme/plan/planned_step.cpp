@@ -7,11 +7,11 @@
 namespace trireme {
 
 double PlannedStep::tokens() const {
-  return static_cast<double>(inputs.batch * inputs.tokens * accumulation * data_parallel());
+  return static_cast<double>(inputs.batch * inputs.tokens * inputs.micro_batches * data_parallel());
 }
 
 double PlannedStep::model_flops() const {
-  const double samples = static_cast<double>(inputs.batch * accumulation * data_parallel());
+  const double samples = static_cast<double>(inputs.batch * inputs.micro_batches * data_parallel());
   const ModelSizes& model = inputs.model;
   const double a_token =
       model.adapted() ? 4 * matmul_parameters(model) + 6 * static_cast<double>(sum_of(model.adapter_elements))

@@ -13,7 +13,6 @@ struct PlannedStep {
   ForecastInputs inputs;
   AttentionPairs attention_pairs;  // of one head, of a sample (ModelConfig::attention_pairs)
   double document_tokens = 0;      // of the longest document; 0: of the sample
-  int64_t accumulation = 1;        // micro-batches of a step
 
   int64_t sequence_ranks() const { return int64_t{inputs.ulysses} * inputs.ring; }
   int64_t data_parallel() const { return inputs.ranks / sequence_ranks(); }

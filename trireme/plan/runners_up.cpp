@@ -47,24 +47,21 @@ std::string percent(double share) {
   return format_percent(share, share < 0.0995 ? 1 : 0);
 }
 
-PinnedOptions pinned_as(const Configuration& c, const ModelSizes& model) {
-  const auto share = [&](int64_t keeping) {
-    return static_cast<double>(keeping) / static_cast<double>(model.layers);
-  };
+PinnedOptions pinned_as(const Configuration& c) {
   PinnedOptions pinned;
   pinned.ulysses = c.ulysses;
   pinned.ring = c.ring;
   pinned.zero = c.zero;
-  pinned.offload_parameters = c.offload_parameters;
-  pinned.offload_optimizer = c.offload_optimizer;
-  pinned.offload_activations = c.offload_activations;
-  pinned.recompute = c.recompute;
-  if (c.recompute != Recompute::full) pinned.keep_fraction = share(c.keeping_layers);
-  if (c.recompute == Recompute::keep_attention) {
-    pinned.keep_qkv_fraction = share(c.qkv_layers);
-    pinned.keep_mlp_fraction = share(c.mlp_layers);
+  pinned.offload_parameters = c.offload.parameters;
+  pinned.offload_optimizer = c.offload.optimizer;
+  pinned.offload_activations = c.offload.activations;
+  pinned.recompute = c.recompute.policy;
+  if (c.recompute.policy != Recompute::full) pinned.keep_fraction = c.recompute.keep_fraction;
+  if (c.recompute.policy == Recompute::keep_attention) {
+    pinned.keep_qkv_fraction = c.recompute.keep_qkv_fraction;
+    pinned.keep_mlp_fraction = c.recompute.keep_mlp_fraction;
   }
-  pinned.checkpoint_every = c.checkpoint_every;
+  pinned.checkpoint_every = c.recompute.checkpoint_every;
   pinned.head_chunks = c.head_chunks;
   pinned.tile_tokens = c.tile_tokens;
   pinned.logits_tile_tokens = c.logits_tile_tokens;
@@ -83,21 +80,22 @@ class Alternatives {
     add_meshes();
     const PinnedOptions& user = request_.pinned;
     for (const int zero : {0, 1, 2, 3})
-      with(user.zero, zero != c_.zero && (zero == 3 || c_.offload_parameters == Offload::none),
+      with(user.zero, zero != c_.zero && (zero == 3 || c_.offload.parameters == Offload::none),
            [&](PinnedOptions& pinned) { pinned.zero = zero; });
     for (const Offload offload : {Offload::none, Offload::cpu}) {
-      with(user.offload_parameters, offload != c_.offload_parameters && c_.zero == 3,
+      with(user.offload_parameters, offload != c_.offload.parameters && c_.zero == 3,
            [&](PinnedOptions& pinned) { pinned.offload_parameters = offload; });
-      with(user.offload_optimizer, offload != c_.offload_optimizer,
+      with(user.offload_optimizer, offload != c_.offload.optimizer,
            [&](PinnedOptions& pinned) { pinned.offload_optimizer = offload; });
-      with(user.offload_activations, offload != c_.offload_activations,
+      with(user.offload_activations, offload != c_.offload.activations,
            [&](PinnedOptions& pinned) { pinned.offload_activations = offload; });
     }
+    const RecomputePlan& kept = c_.recompute;
+    const bool parts = kept.keep_qkv_fraction + kept.keep_mlp_fraction > 0;
     for (const Recompute policy : {Recompute::none, Recompute::keep_attention, Recompute::full})
       with(user.recompute,
            (policy != Recompute::none || user.checkpoint_every.value_or(1) == 1) &&
-               (policy != c_.recompute || c_.keeping_layers < request_.model.layers ||
-                c_.qkv_layers + c_.mlp_layers > 0),
+               (policy != kept.policy || kept.layers_keeping(KeptPart::attention) < kept.layers || parts),
            [&](PinnedOptions& pinned) {
              pinned.recompute = policy;
              pinned.keep_fraction = policy == Recompute::full ? std::nullopt : std::optional(1.0);
@@ -106,8 +104,7 @@ class Alternatives {
            });
     for (const int64_t every : {1, 2, 4})
       with(user.checkpoint_every,
-           every != c_.checkpoint_every && every <= request_.model.layers &&
-               c_.recompute != Recompute::none && c_.qkv_layers + c_.mlp_layers == 0,
+           every != kept.checkpoint_every && every <= kept.layers && kept.policy != Recompute::none && !parts,
            [&](PinnedOptions& pinned) { pinned.checkpoint_every = every; });
     for (const int chunks : {1, 2, 4})
       with(user.head_chunks, chunks != c_.head_chunks,
@@ -125,15 +122,14 @@ class Alternatives {
   void with(const std::optional<T>& user_pinned, bool differs, const Change& change) {
     if (user_pinned || !differs) return;
     PlanRequest request = request_;
-    request.pinned = pinned_as(c_, request_.model);
+    request.pinned = pinned_as(c_);
     change(request.pinned);
     if (is_on_host(request.pinned) && request.hardware.is_gpu &&
         request.hardware.to_host.bytes_per_second <= 0)
       return;
     if (request.pinned.offload_optimizer != Offload::none && request.hardware.host_optimizer_per_second <= 0)
       return;
-    if (!request.hardware.is_gpu && is_on_host(request.pinned) && !is_on_host(pinned_as(c_, request_.model)))
-      return;
+    if (!request.hardware.is_gpu && is_on_host(request.pinned) && !is_on_host(pinned_as(c_))) return;
     for (const Candidate& candidate : list_candidates(request, c_.ranks(), best_.tokens()))
       add(make_planned(request, candidate.keeping(candidate.most_keeping), best_.tokens()));
   }
@@ -189,14 +185,15 @@ std::string changed_options_of(const Planned& best, const Planned& other) {
   const bool mesh = a.ulysses != b.ulysses || a.ring != b.ring;
   tell(mesh, "--ulysses ", b.ulysses, " --ring ", b.ring);
   tell(a.zero != b.zero, "--zero ", b.zero);
-  tell(a.offload_parameters != b.offload_parameters, "--offload_params ", name_of(b.offload_parameters));
-  tell(a.offload_optimizer != b.offload_optimizer, "--offload_optimizer ", name_of(b.offload_optimizer));
-  tell(a.offload_activations != b.offload_activations, "--offload_activations ",
-       name_of(b.offload_activations));
-  RecomputePlan kept_of_best = best.step.inputs.recompute, kept = other.step.inputs.recompute;
+  tell(a.offload.parameters != b.offload.parameters, "--offload_params ", name_of(b.offload.parameters));
+  tell(a.offload.optimizer != b.offload.optimizer, "--offload_optimizer ", name_of(b.offload.optimizer));
+  tell(a.offload.activations != b.offload.activations, "--offload_activations ",
+       name_of(b.offload.activations));
+  RecomputePlan kept_of_best = a.recompute, kept = b.recompute;
   kept_of_best.checkpoint_every = kept.checkpoint_every = 1;  // told by itself
   tell(kept != kept_of_best, "--recompute ", kept.description());
-  tell(a.checkpoint_every != b.checkpoint_every, "--checkpoint_every ", b.checkpoint_every);
+  const int64_t every = b.recompute.checkpoint_every;
+  tell(a.recompute.checkpoint_every != every, "--checkpoint_every ", every);
   tell(a.head_chunks != b.head_chunks, "--head_chunks ", b.head_chunks);
   tell(a.tile_tokens != b.tile_tokens, "--tile_tokens ", b.tile_tokens);
   tell(a.logits_tile_tokens != b.logits_tile_tokens, "--logits_tile_tokens ", b.logits_tile_tokens);

@@ -151,7 +151,7 @@ class Changes {
     if (script_.length_keyword().empty())
       notes_.push_back(cat("transformers' Trainer cuts no samples: let your data have at most ",
                            planned_.tokens(), " tokens each."));
-    if (c_.recompute != Recompute::none && script_.trainer_class == "transformers.Trainer")
+    if (c_.recompute.policy != Recompute::none && script_.trainer_class == "transformers.Trainer")
       set(call, "gradient_checkpointing", true, true);
     if (call.find("use_liger_kernel") != nullptr) set(call, "use_liger_kernel", false, false);
     set_parallelism(call);
@@ -212,7 +212,7 @@ class Changes {
         cat("The plan's memory and time are those of the native command. In Python the same tiles and "
             "offload are blocks around "
             "trainer.train(): trireme.tile_mlp(model)",
-            c_.offload_activations != Offload::none ? ", trireme.offload_activations(model)" : "",
+            c_.offload.activations != Offload::none ? ", trireme.offload_activations(model)" : "",
             script_.trainer_class == "transformers.Trainer" ? ", trireme.fused_loss(model)" : "",
             " (docs/huggingface.md, Memory)."));
   }

@@ -15,8 +15,8 @@ namespace {
 // In which of equally fast ones is preferred.
 auto effort(const Planned& planned, int64_t tile_tokens) {
   const Configuration& c = planned.configuration;
-  return std::tuple(c.offload_activations, c.offload_parameters, c.offload_optimizer,
-                    c.tile_tokens < tile_tokens, c.checkpoint_every, c.head_chunks,
+  return std::tuple(c.offload.activations, c.offload.parameters, c.offload.optimizer,
+                    c.tile_tokens < tile_tokens, c.recompute.checkpoint_every, c.head_chunks,
                     planned.memory.device_bytes, c.zero, planned.seconds_per_token());
 }
 
@@ -66,7 +66,7 @@ int64_t bytes_over(const PlannedMemory& memory) {
 
 // Of a configuration that does not fit. Larger groups hold fewer inputs, and nothing else that is less.
 bool larger_groups_may_help(const Configuration& configuration, const PlannedMemory& memory) {
-  const bool leave = configuration.offload_activations != Offload::none;
+  const bool leave = configuration.offload.activations != Offload::none;
   return memory.device_over_bytes() <= memory.forecast.peak[MemoryCategory::activations] &&
          (leave || memory.host_over_bytes() <= 0);
 }
@@ -120,7 +120,7 @@ Search::Position Search::least_position(const Candidate& candidate, int64_t toke
   // In groups, what the layers keep that stay on the device may be more with less that is kept in all:
   // inputs of groups in place of outputs of attention.
   // With Ulysses, the last layer's backward holds less where its attention's output was kept.
-  const bool grouped = candidate.configuration.checkpoint_every > 1;
+  const bool grouped = candidate.configuration.recompute.checkpoint_every > 1;
   const int64_t more = grouped                               ? ResidentLayers{}.resident_layers
                        : candidate.configuration.ulysses > 1 ? 1
                                                              : 0;
@@ -153,7 +153,7 @@ Planned Search::fastest_from(int64_t least, const Candidate& candidate, int64_t 
       most = most_from(beyond);
   }
   const auto seconds = [&](int64_t keeping) { return time_of(candidate.keeping(keeping), tokens).seconds; };
-  if (candidate.configuration.checkpoint_every == 1) {
+  if (candidate.configuration.recompute.checkpoint_every == 1) {
     Planned fastest = planned(candidate.keeping(least_of_convex(least, most, seconds)), tokens);
     return fastest.memory.fits() ? fastest : planned(candidate.keeping(most), tokens);
   }
@@ -171,7 +171,7 @@ Planned Search::fastest_from(int64_t least, const Candidate& candidate, int64_t 
 
 std::vector<Planned> Search::fit(const Candidate& candidate, int64_t tokens, double at_most_seconds_a_token) {
   std::vector<Planned> fitting;
-  const int64_t fewest = candidate.configuration.checkpoint_every;
+  const int64_t fewest = candidate.configuration.recompute.checkpoint_every;
   for (int64_t layers = fewest; layers <= candidate.most_of_group; ++layers) {
     const Candidate of_groups = candidate.in_groups(layers);
     if (layers > fewest && least_seconds_a_token({of_groups}, 0, 1, tokens) > at_most_seconds_a_token)
@@ -240,7 +240,7 @@ double Search::least_seconds_a_token(const std::vector<Candidate>& all, size_t b
   } else {
     std::vector<StepTime> times{time(first.keeping(first.most_keeping))};
     if (first.least_keeping < first.most_keeping) times.push_back(time(first.keeping(first.least_keeping)));
-    if (first.most_of_group > first.configuration.checkpoint_every)
+    if (first.most_of_group > first.configuration.recompute.checkpoint_every)
       times.push_back(time(first.in_groups(first.most_of_group).keeping(first.least_keeping)));
     seconds = times.size() == 1 ? times.front().seconds : least_seconds(times);
   }
@@ -251,8 +251,8 @@ Planned Search::nearest(int devices, int64_t tokens) {
   check_request(request_, devices, tokens);
   std::optional<std::pair<int64_t, Configuration>> least;
   for (const Candidate& candidate : list_candidates(request_, devices, tokens))
-    for (int64_t layers = candidate.configuration.checkpoint_every; layers <= candidate.most_of_group;
-         ++layers) {
+    for (int64_t layers = candidate.configuration.recompute.checkpoint_every;
+         layers <= candidate.most_of_group; ++layers) {
       const Candidate of_groups = candidate.in_groups(layers);
       const Position position = least_position(of_groups, tokens);
       const int64_t over = bytes_over(position.memory);
@@ -262,7 +262,7 @@ Planned Search::nearest(int devices, int64_t tokens) {
 }
 
 bool Search::holds(const Candidate& candidate, int64_t tokens) {
-  for (int64_t layers = candidate.configuration.checkpoint_every; layers <= candidate.most_of_group;
+  for (int64_t layers = candidate.configuration.recompute.checkpoint_every; layers <= candidate.most_of_group;
        ++layers) {
     const Candidate of_groups = candidate.in_groups(layers);
     const PlannedMemory memory = least_position(of_groups, tokens).memory;

@@ -266,7 +266,7 @@ StepTime step_time(const PlannedStep& step, const HardwareProfile& hardware) {
                         .compute_seconds = time.compute_seconds,
                         .forward_seconds = forward,
                         .attention_seconds = attention,
-                        .micro_batches = static_cast<double>(step.accumulation),
+                        .micro_batches = static_cast<double>(step.inputs.micro_batches),
                         .forward_gathered_share = work.forward_gathered_share,
                         .host_step_seconds = host_step_seconds(work, hardware)};
   time.host_optimizer_waited_seconds =
@@ -294,7 +294,7 @@ StepTime step_time(const PlannedStep& step, const HardwareProfile& hardware) {
     waited += time.traffic[i].waited_seconds;
   }
   time.overhead_seconds =
-      hardware.step_seconds + hardware.micro_batch_seconds * static_cast<double>(step.accumulation);
+      hardware.step_seconds + hardware.micro_batch_seconds * static_cast<double>(step.inputs.micro_batches);
   time.seconds = time.compute_seconds + waited + time.host_optimizer_waited_seconds + time.overhead_seconds;
   time.least_seconds = time.seconds / (1 + hardware.time_error_share);
   time.most_seconds = time.seconds * (1 + hardware.time_error_share);

@@ -19,9 +19,6 @@
 // and from the host. On a CPU nothing is hidden: what moves data takes the cores that compute.
 #pragma once
 
-#include <array>
-#include <string>
-
 #include "trireme/plan/step_work.h"
 
 namespace trireme {

@@ -1,8 +1,8 @@
 #include "trireme/plan/step_work.h"
 
 #include "trireme/base/sum_of.h"
+#include "trireme/forecast/layer_buffers.h"
 #include "trireme/forecast/layer_kinds.h"
-#include "trireme/forecast/memory_timeline.h"
 #include "trireme/forecast/store_bytes.h"
 #include "trireme/plan/layer_work.h"
 
@@ -42,10 +42,10 @@ class StepCounter {
     if (count_.gathered_elements > 0)
       count_.work.forward_gathered_share = gathered_forward / count_.gathered_elements;
     for (auto* items : {&count_.work.items, &count_.work.forward_items})
-      for (WorkItem& item : *items) item.amount *= static_cast<double>(step_.accumulation);
+      for (WorkItem& item : *items) item.amount *= static_cast<double>(in_.micro_batches);
     for (TrafficItem& item : count_.work.traffic) {
-      item.calls *= static_cast<double>(step_.accumulation);
-      item.bytes *= static_cast<double>(step_.accumulation);
+      item.calls *= static_cast<double>(in_.micro_batches);
+      item.bytes *= static_cast<double>(in_.micro_batches);
     }
     update();
     return std::move(count_.work);
@@ -163,7 +163,7 @@ class StepCounter {
   void offload_activations() {
     if (!activations_leave(in_)) return;
     const std::vector<int64_t> leaving = leaving_bytes_of_layers(in_);
-    const auto bytes = static_cast<double>(sum_of(leaving) * step_.accumulation);
+    const auto bytes = static_cast<double>(sum_of(leaving) * in_.micro_batches);
     count_.send(TrafficKind::offloaded_activations, static_cast<double>(leaving.size()), bytes);
   }
 
@@ -181,7 +181,7 @@ class StepCounter {
     } else {
       count_.work.host_optimizer_elements = stepped;
       // Sums, and new values back.
-      const int64_t sums = gradients_leave_in_backward(in_) ? 2 * step_.accumulation - 1 : 1;
+      const int64_t sums = gradients_leave_in_backward(in_) ? 2 * in_.micro_batches - 1 : 1;
       count_.send(TrafficKind::offloaded_gradients, static_cast<double>((sums + 1) * std::ssize(units)),
                   stepped * static_cast<double>(sums * kFloat_bytes + in_.tile_bytes));
     }

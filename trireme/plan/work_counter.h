@@ -65,7 +65,7 @@ struct WorkCounter {
   // 2 n, as products of that many more rows would.
   double gradient_width(double product_rows) const {
     const double of_micro_batch = std::ceil(rows / product_rows);
-    const double products = inputs.zero < 2 ? of_micro_batch * step.accumulation : of_micro_batch;
+    const double products = inputs.zero < 2 ? of_micro_batch * inputs.micro_batches : of_micro_batch;
     return product_rows * 2 * products / (2 * products - 1);
   }
 

@@ -1,7 +1,5 @@
 #include "trireme/tokenizer/bert_text.h"
 
-#include <algorithm>
-
 #include <utf8proc.h>
 
 #include "trireme/tokenizer/canonical_form.h"

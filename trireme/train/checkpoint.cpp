@@ -107,7 +107,7 @@ int64_t read_share(const StoredTensors& stored, const UnitSpec& unit, const std:
   return read_bytes;
 }
 
-// An older version, which did not check before it saved, may have written the checkpoint.
+// Another program may have written the checkpoint, or a disk return other bytes than those that were compared.
 void refuse_not_finite_share(const UnitSpec& unit, const std::string& state, const UnitShare& share,
                              const at::Tensor& values) {
   if (!first_not_finite(values)) return;

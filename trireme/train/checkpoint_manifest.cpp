@@ -27,7 +27,6 @@ namespace trireme {
 namespace {
 
 constexpr int kFormat = 2;
-constexpr int kFormatOfWholeFiles = 1;
 
 // A shard's rank by its file name; nullopt for other files. A name that only looks like a shard's gives -1:
 // it belongs to no checkpoint.
@@ -54,12 +53,11 @@ void check_shards(const CheckpointManifest& manifest, const std::string& origin)
 
 // An empty file has one chunk, too.
 int64_t chunks_of(int64_t bytes, int64_t chunk_bytes) {
-  return chunk_bytes == 0 || bytes == 0 ? 1 : (bytes - 1) / chunk_bytes + 1;
+  return bytes == 0 ? 1 : (bytes - 1) / chunk_bytes + 1;
 }
 
 std::vector<uint64_t> parse_checksums(const Json& entry, int64_t bytes, int64_t chunk_bytes,
                                       const std::string& origin) {
-  if (chunk_bytes == 0) return {parse_checksum(text_value(entry, "xxh3", origin), origin)};
   std::vector<uint64_t> checksums;
   for (const Json& text : array_value(entry, "xxh3", origin))
     checksums.push_back(parse_checksum(text.is_string() ? text.get<std::string>() : text.dump(), origin));
@@ -125,11 +123,9 @@ CheckpointManifest read_manifest(const fs::path& dir) {
   const Json json = read_json(file);
   const std::string origin = file.string();
   const int64_t format = whole_number(json, "format", {}, origin);
-  if (format != kFormat && format != kFormatOfWholeFiles)
-    throw DataError(
-        cat(origin, ": format ", format, "; this version reads ", kFormatOfWholeFiles, " and ", kFormat));
+  if (format != kFormat) throw DataError(cat(origin, ": format ", format, "; this version reads ", kFormat));
   CheckpointManifest manifest;
-  manifest.chunk_bytes = format == kFormat ? whole_number(json, "chunk_bytes", {1}, origin) : 0;
+  manifest.chunk_bytes = whole_number(json, "chunk_bytes", {1}, origin);
   manifest.step = whole_number(json, "step", {0, kLargestExactCount}, origin);
   manifest.ranks = static_cast<int>(whole_number(json, "ranks", {1, kMostRanks}, origin));
   if (const auto named = step_of_folder(dir); named && *named != manifest.step)
@@ -168,12 +164,11 @@ int64_t verify_checkpoint(const fs::path& dir, const ChunkShare& share) {
       throw DataError(
           cat(file.string(), ": ", bytes, " bytes; the checkpoint's manifest says ", expected.bytes));
     std::optional<InputFile> in;
-    const int64_t chunk_bytes = manifest.chunk_bytes == 0 ? bytes : manifest.chunk_bytes;
     for (size_t i = 0; i < expected.xxh3.size(); ++i) {
       if (number++ % share.ranks != share.rank) continue;
       if (!in) in.emplace(file);
-      const int64_t begin = static_cast<int64_t>(i) * chunk_bytes;
-      const int64_t count = std::min(chunk_bytes, bytes - begin);
+      const int64_t begin = static_cast<int64_t>(i) * manifest.chunk_bytes;
+      const int64_t count = std::min(manifest.chunk_bytes, bytes - begin);
       const uint64_t checksum = checksum_of_range(*in, begin, count);
       read_bytes += count;
       if (checksum != expected.xxh3[i])

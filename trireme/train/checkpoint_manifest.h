@@ -4,7 +4,7 @@
 //    "files": {"rank-00000.safetensors": {"bytes": 90000000, "xxh3": ["9f...", "03..."]}, ...}}
 //
 // Files have a checksum of every chunk, so that ranks share the work of reading them, however many ranks
-// wrote them. Format 1, of older versions, has one checksum of each whole file ("xxh3": "9f...").
+// wrote them.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct ManifestFile {
 struct CheckpointManifest {
   int64_t step = 0;
   int ranks = 1;
-  int64_t chunk_bytes = kChunkBytes;          // 0: every file is one chunk
+  int64_t chunk_bytes = kChunkBytes;
   std::map<std::string, ManifestFile> files;  // by name within the folder
 };
 

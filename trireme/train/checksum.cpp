@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <system_error>
 #include <vector>
 
 #include "trireme/base/error.h"

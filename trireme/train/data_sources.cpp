@@ -34,7 +34,7 @@ Json describe_tokens(const fs::path& prefix) {
 
 Json describe_text(const TextToTokenize& text, RememberedChecksums& remembered,
                    const std::function<void(const std::string&)>& note) {
-  const TextSource source({text.input}, text.text_field);
+  const TextSource source({text.input}, text.corpus.field);
   tell_left_out(source, text, note);
   const std::vector<FileContent> contents = remembered.of(text.input, source.files());
   Digest content;
@@ -54,17 +54,14 @@ Json describe_text(const TextToTokenize& text, RememberedChecksums& remembered,
 // Adds the settings by which the text becomes tokens.
 void add_settings(Json& source, const TextToTokenize& text) {
   const fs::path tokenizer = text.tokenizer_from / "tokenizer.json";
-  source["text_field"] = text.text_field;
-  // Not named otherwise, so that the tokens of earlier versions' runs stay those of their text.
-  if (text.on_bad_record != OnBadRecord::stop)
-    source["on_bad_record"] = name_of(text.on_bad_record);
-  else
-    source.erase("on_bad_record");
-  source["append_eos"] = text.append_eos;
+  const bool append_eos = text.corpus.append_end_of_text;
+  source["text_field"] = text.corpus.field;
+  source["on_bad_record"] = name_of(text.corpus.on_bad_record);
+  source["append_eos"] = append_eos;
   // Other files than tokenizer.json name it.
-  source["end_of_text"] = text.append_eos ? named_end_of_text(text.tokenizer_from).token : Json();
+  source["end_of_text"] = append_eos ? named_end_of_text(text.tokenizer_from).token : Json();
   source["tokenizer"] = is_there(tokenizer) ? checksum_text(file_checksum(tokenizer)) : "none";
-  source["vocab_size"] = text.vocab_size;
+  source["vocab_size"] = text.corpus.vocab_size;
 }
 
 void add_digest(Json& source) {

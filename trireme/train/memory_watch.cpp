@@ -1,7 +1,5 @@
 #include "trireme/train/memory_watch.h"
 
-#include <algorithm>
-
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/device/host_memory_limit.h"

@@ -21,21 +21,15 @@ std::map<std::string, ResumeRule> resume_rules() {
   return rules;
 }
 
-// What runs did before there was the option; null where nobody can say.
-Json value_of_older_runs(const std::string& option) {
-  return option == "long_documents" ? Json(name_of(LongDocuments::cut)) : Json();
-}
-
 void compare_options(const RunFacts& before, const RunFacts& now, ResumeDecision& decision,
                      std::vector<std::string>& other_order) {
   const std::map<std::string, ResumeRule> rules = resume_rules();
   for (const auto& [option, value] : now.options.items()) {
-    const Json old = before.options.value(option, value_of_older_runs(option));
+    // Another program's run knows nothing of an option: nobody can say that it differs.
+    if (!before.options.contains(option)) continue;
+    const Json& old = before.options[option];
     const ResumeRule rule = rules.at(option);
     if (old == value || rule == ResumeRule::free || rule == ResumeRule::by_content) continue;
-    // An older version's run, or another program's, knows nothing of an option: nobody can say that it
-    // differs.
-    if (!before.options.contains(option) && old.is_null()) continue;
     (rule == ResumeRule::told ? decision.told : other_order)
         .push_back(cat(option, " ", quotation(old), " -> ", quotation(value)));
   }

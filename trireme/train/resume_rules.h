@@ -23,7 +23,7 @@ namespace trireme {
 // What is compared. Data is rank 0's to know: null elsewhere.
 struct RunFacts {
   Json options;       // to_json(TrainOptions)
-  Json train_source;  // describe_source; null: not known (a checkpoint of an older version)
+  Json train_source;  // describe_source; null: not known (another program's run)
   Json model;         // computed_fields, and "lora" (model/lora_files.h)
   int64_t ranks = 0;
   int64_t sequence_tokens = 0;      // of the stage that goes on; 0: a stage begins, or nothing goes on

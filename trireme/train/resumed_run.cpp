@@ -100,7 +100,7 @@ void RunInProgress::resume() {
 
 void RunInProgress::restore_length_change(const ResumedRun& resumed,
                                           const std::filesystem::path& checkpoint) {
-  if (resumed.length_change.is_null()) return;  // of an older version's run
+  if (resumed.length_change.is_null()) return;
   length_change_.restore(resumed.length_change,
                          (checkpoint / kTrainerStateFile).string() + ": length_change");
 }

@@ -53,7 +53,7 @@ class RunDirectory {
   void publish(int64_t step) const;
   // Removes the oldest checkpoints until at most `limit` are left (0: no limit), never those of the steps
   // `saved` and `best`: both stay, however small the limit. Abandoned ones do not count.
-  void keep_newest(int64_t limit, int64_t saved, std::optional<int64_t> best = std::nullopt) const;
+  void keep_newest(int64_t limit, int64_t saved, std::optional<int64_t> best) const;
   // Renames the checkpoints of steps after `step` to abandoned-step-N (with .2, .3, ... where the name is
   // taken), and returns the new names.
   std::vector<std::string> abandon_after(int64_t step) const;

@@ -41,13 +41,14 @@ int64_t pad_token(const ModelConfig& config) {
 
 void list_sample_options(OptionList& list, SampleOptions& o) {
   list.group(OptionGroup::data);
-  list.text("text_field", o.text_field,
+  list.text("text_field", o.corpus.field,
             "field of .jsonl documents; a line without it may have prompt and completion")
       .on_resume(ResumeRule::by_content);
-  list.choice("on_bad_record", o.on_bad_record, kOnBadRecordHelp).on_resume(ResumeRule::by_content);
-  list.flag("append_eos", o.append_eos, "an end-of-text token after each document of text")
+  list.choice("on_bad_record", o.corpus.on_bad_record, kOnBadRecordHelp).on_resume(ResumeRule::by_content);
+  list.flag("append_eos", o.corpus.append_end_of_text, "an end-of-text token after each document of text")
       .on_resume(ResumeRule::by_content);
-  list.flag("no_append_eos", o.append_eos, false, "the same as --append_eos false").not_in_config();
+  list.flag("no_append_eos", o.corpus.append_end_of_text, false, "the same as --append_eos false")
+      .not_in_config();
   list.choice("packing", o.packing.kind,
               "documents: attention stays within each; concat: it crosses them; none: a document a sample, "
               "padded; best_fit: whole documents, as many as fit a sample")

@@ -4,19 +4,16 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
-#include <string>
 
 #include "trireme/base/option_list.h"
-#include "trireme/data/bad_records.h"
 #include "trireme/data/row_reader.h"
+#include "trireme/data/tokenize_corpus.h"
 #include "trireme/model/model_config.h"
 
 namespace trireme {
 
 struct SampleOptions {
-  std::string text_field = "text";  // of .jsonl documents
-  OnBadRecord on_bad_record = OnBadRecord::stop;
-  bool append_eos = true;  // after each document of text
+  CorpusOptions corpus = {};  // of text; its vocabulary is the model's
   PackingRule packing;
   int64_t max_seq_length = 1024;
   // Of encoders, whose loss is that of masked tokens.

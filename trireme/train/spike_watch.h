@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>

@@ -19,7 +19,7 @@ struct ResumedRun {
   int64_t overflowed_steps = 0;  // of its stage
   bool evaluation_due = false;   // after this step, put off by a request to stop
   Json loader;  // an object, for PackedLoader::restore; null: another program's run, whose place is not known
-  Json length_change;  // an object, for LengthChange::restore; null: an older version's
+  Json length_change;  // an object, for LengthChange::restore; null: another program's run
   Json guards;         // an object, for StepGuards::restore; null: none was at work
   std::optional<BestCheckpoint> best;
 };

@@ -7,7 +7,6 @@
 #include "trireme/base/sizes.h"
 #include "trireme/data/packing.h"
 #include "trireme/data/set_fingerprint.h"
-#include "trireme/data/tokenize_corpus.h"
 #include "trireme/train/checkpoint_names.h"
 #include "trireme/train/checksum.h"
 #include "trireme/train/data_sources.h"
@@ -32,11 +31,7 @@ std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, in
       if (is_indexed_dataset(prefix)) return;
       refuse_missing(text.input);
       const CorpusReport report =
-          tokenize_corpus(Tokenizer::load(text.tokenizer_from), {text.input}, text.prefix,
-                          {.field = text.text_field,
-                           .on_bad_record = text.on_bad_record,
-                           .append_end_of_text = text.append_eos,
-                           .vocab_size = text.vocab_size});
+          tokenize_corpus(Tokenizer::load(text.tokenizer_from), {text.input}, text.prefix, text.corpus);
       if (!note) return;
       note(cat("tokenized ", input, ": ", format_count(report.documents), " documents, ",
                format_count(report.tokens), " tokens, the longest document ",
@@ -87,7 +82,7 @@ fs::path prefix_of_text(const RunDirectory& run, const char* name, const std::st
   return run.data() / cat(name, "-", digest);
 }
 
-// The descriptions of all data that the checkpoint's run knew; of an older version's run those of one stage.
+// The descriptions of all data that the checkpoint's run knew; with stages of several files, of each.
 std::vector<Json> saved_sources(const fs::path& checkpoint) {
   const std::string origin = (checkpoint / kTrainerStateFile).string();
   const Json state = read_json(checkpoint / kTrainerStateFile);
@@ -131,12 +126,9 @@ DataSources look_at_sources(const TrainOptions& options, int64_t vocab_size,
   const RunDirectory run(options.output_dir);
   std::optional<RememberedChecksums> remembered;
   const auto look = [&](const fs::path& input, const char* name, Json& source) {
-    TextToTokenize text{.input = input,
-                        .tokenizer_from = options.model_dir,
-                        .text_field = options.samples.text_field,
-                        .on_bad_record = options.samples.on_bad_record,
-                        .append_eos = options.samples.append_eos,
-                        .vocab_size = vocab_size};
+    TextToTokenize text{
+        .input = input, .tokenizer_from = options.model_dir, .corpus = options.samples.corpus};
+    text.corpus.vocab_size = vocab_size;
     uint64_t digest = 0;
     agreement.while_rank_0_works(cat("reading ", quotation(input.string())), [&] {
       if (!remembered) remembered.emplace(run.sources(), note);

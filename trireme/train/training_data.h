@@ -29,10 +29,7 @@ struct TextToTokenize {
   std::filesystem::path input;           // a tokenized PREFIX, a file of text, or a folder of them
   std::filesystem::path tokenizer_from;  // folder with tokenizer.json
   std::filesystem::path prefix = {};  // where the tokens of text are written; if they are there, they count
-  std::string text_field;
-  OnBadRecord on_bad_record = OnBadRecord::stop;
-  bool append_eos = true;
-  int64_t vocab_size = 0;
+  CorpusOptions corpus = {};
 };
 
 // Opens `text.input` if rank 0 finds a tokenized set there. Else rank 0 tokenizes it to `text.prefix`, and

@@ -1,6 +1,5 @@
 #include "trireme/model/families/delta_net_projection.h"
 
-#include <utility>
 #include <vector>
 
 namespace trireme::decoder {

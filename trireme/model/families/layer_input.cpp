@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <optional>
-#include <utility>
 
 #include "trireme/kernels/linear.h"
 #include "trireme/kernels/product.h"
