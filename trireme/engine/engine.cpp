@@ -22,7 +22,7 @@ ForecastInputs Engine::forecast_inputs(int64_t batch, int64_t tokens) const {
   return with_batch(forecast_inputs_, batch, tokens);
 }
 
-at::Tensor Engine::on_host(const at::Tensor& values) const {
+at::Tensor Engine::read_back(const at::Tensor& values) const {
   const ActivityWait wait(mesh_.all->activity());
   return values.to(at::kCPU);
 }
@@ -60,7 +60,7 @@ StepResult Engine::backward(const StepBatches& batches, double loss_scale) {
     if (&batch == &batches.back()) gradients_->begin_last_micro_batch();
     loss_sum += executor_->forward_backward(batch, mean * loss_scale, *gradients_, *activations_);
   }
-  rank_loss_ = on_host(loss_sum).item<double>();
+  rank_loss_ = read_back(loss_sum).item<double>();
   result.loss = agreement().sum(rank_loss_) * mean;
   // Those of the step before are done, as every unit was used since; those of this step's backward are not.
   wait_for_updates();
@@ -172,7 +172,7 @@ StepResult Engine::train_step(const StepBatches& batches, double learning_rate, 
     backward_update_ = {learning_rate, optimizer_steps_ + 1,
                         at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(options_.device))};
     StepResult result = backward(batches, 1);
-    const auto squares = on_host(backward_update_.gradient_squares).item<double>();
+    const auto squares = read_back(backward_update_.gradient_squares).item<double>();
     result.gradient_norm = std::sqrt(gradients_->sharded() ? agreement().sum(squares) : squares);
     if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm))
       return skip_or_refuse(std::move(result), OnNonfinite::stop);
@@ -211,7 +211,7 @@ EvaluationResult Engine::evaluate(
   const at::NoGradGuard no_autograd;
   const RankMemoryScope counted(memory_);
   EvaluationResult result;
-  result.loss_Bs = on_host(executor_->forward(batch, on_logits));
+  result.loss_Bs = read_back(executor_->forward(batch, on_logits));
   result.loss_sum = agreement().sum(result.loss_Bs.sum(at::kDouble).item<double>());
   result.target_tokens = count_targets({batch});
   return result;

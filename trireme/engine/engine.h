@@ -189,7 +189,7 @@ class Engine {
   // Collective: all ranks have the same result, and look together for the tensor at fault.
   StepResult skip_or_refuse(StepResult result, OnNonfinite on_nonfinite);
   // Waits for the device, and so for the collectives that it has yet to finish.
-  at::Tensor on_host(const at::Tensor& values) const;
+  at::Tensor read_back(const at::Tensor& values) const;
   // Of all ranks.
   int64_t count_targets(const StepBatches& batches);
 
