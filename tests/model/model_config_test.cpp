@@ -213,6 +213,8 @@ TEST(ModelConfig, what_is_not_built_is_refused_by_name) {
       {R"("architectures":["LlamaForSequenceClassification"])", "architectures"},
       {R"("is_encoder_decoder":true)", "is_encoder_decoder is true"},
       {R"("use_sliding_window":true)", "use_sliding_window is true"},
+      {R"("is_causal":false)", "is_causal is false"},
+      {R"("is_causal":null)", "is_causal is null"},
   };
   for (const auto& [keys, expected] : cases)
     EXPECT_THAT(refusal(small("llama", keys)), HasSubstr(expected)) << keys;

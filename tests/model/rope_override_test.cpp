@@ -256,7 +256,7 @@ TEST(RopeOverride, attn_factor_which_transformers_passes_over_is_refused_with_wh
 // transformers looks for it beside the layer types alone (_compute_yarn_parameters).
 TEST(RopeOverride,
      truncate_of_a_layer_type_which_transformers_passes_over_is_refused_unless_it_says_the_same) {
-  const auto gemma = [](bool truncate) {
+  const auto gemma = [](const Json& truncate) {
     const Json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"truncate", truncate}};
     return parse_model_config({{"model_type", "gemma3_text"},
                                {"max_position_embeddings", kOriginal},
@@ -264,11 +264,14 @@ TEST(RopeOverride,
                               "gemma 3");
   };
   EXPECT_EQ(gemma(true).rope.kind, RopeKind::yarn);
+  EXPECT_TRUE(gemma(nullptr).rope.truncate);
   EXPECT_THAT(message_of<ConfigError>([&] { gemma(false); }),
               HasSubstr("transformers passes this key over where layer types have their own"));
   const char* const said = R"({"rope_type": "yarn", "factor": 16, "truncate": false})";
   EXPECT_THAT(message_of<ConfigError>([&] { with(said, gemma(true)); }), HasSubstr("truncate"));
   EXPECT_FALSE(with(said).rope.truncate) << "of one rotary embedding for all layers it counts";
+  EXPECT_FALSE(with(R"({"rope_type": "yarn", "factor": 16, "truncate": null})").rope.truncate)
+      << "and null is false";
 }
 
 // As published: 131,072 positions beside a linear scaling by 8 are what was reached.

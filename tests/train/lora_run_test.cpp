@@ -66,6 +66,19 @@ TEST(LoraRun, that_was_stopped_goes_on_to_the_bit_on_every_zero_stage) {
   }
 }
 
+// Rank 0 writes the layer without attention alone, and SGD keeps nothing of it.
+TEST(LoraRun, goes_on_where_the_layers_that_a_rank_writes_have_no_adapters) {
+  const TinyRun run;
+  testing::write_tiny_model(run.model(), testing::tiny_qwen3_5_config());
+  TrainOptions options = adapted(run, "run");
+  options.engine.lora.targets = "q_proj,v_proj";
+  const TinyOutcome whole = train_on_ranks(2, options);
+  options.output_dir = run.folder() / "stopped";
+  train_on_ranks(2, options, 3);
+  options.resume_from_checkpoint = "true";
+  expect_the_end_of(whole, train_on_ranks(2, options));
+}
+
 TEST(LoraRun, goes_on_with_no_other_adapters) {
   const TinyRun run;
   TrainOptions options = adapted(run, "run");

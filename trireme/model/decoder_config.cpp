@@ -69,7 +69,9 @@ void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
   if (kind.gemma4 ? keys.text("use_bidirectional_attention", "vision") != "vision"
                   : keys.boolean("use_bidirectional_attention", false))
     keys.refuse("use_bidirectional_attention", kCausalDecoders);
-  if (!keys.boolean("is_causal", true)) keys.refuse("is_causal", "only causal attention is supported");
+  // Where it is null, transformers' masks look at both sides too.
+  if (keys.json().contains("is_causal") && !keys.boolean("is_causal", false))
+    keys.refuse("is_causal", "only causal attention is supported");
   if (!kind.mlp_bias && keys.boolean("mlp_bias", false))
     keys.refuse("mlp_bias", "this family's MLP has no biases in transformers");
   if (kind.attention_bias == AttentionBias::none && keys.boolean("attention_bias", false))

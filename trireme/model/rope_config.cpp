@@ -72,7 +72,9 @@ void parse_yarn(const ConfigKeys& rope, const ModelConfig& config, const KeysBes
     rope.refuse("attention_factor", "expected more than 0");
   result.mscale = rope.number_or_null("mscale");
   result.mscale_all_dim = rope.number_or_null("mscale_all_dim");
-  result.truncate = rope.boolean("truncate", true);
+  // To transformers null is false, but where it passes the key over.
+  const bool is_null = rope.json().contains("truncate") && rope.json()["truncate"].is_null();
+  result.truncate = rope.boolean("truncate", !(is_null && beside.of_all_layers));
   if (!result.truncate && !beside.of_all_layers)
     rope.refuse("truncate",
                 "transformers passes this key over where layer types have their own; leave it out");

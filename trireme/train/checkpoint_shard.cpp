@@ -27,12 +27,16 @@ CheckpointShard::CheckpointShard(std::filesystem::path file, const std::vector<U
                                  const std::vector<std::string>& states, int rank, int ranks)
     : file_(std::move(file)) {
   std::vector<SafetensorsSpec> specs;
-  for (int unit = 0; unit < static_cast<int>(units.size()); ++unit)
-    if (writer_of_unit(unit, ranks) == rank)
-      for (const std::string& state : states)
-        for (const ParameterSpec& tensor : stored_tensors(units[static_cast<size_t>(unit)], state))
-          specs.push_back({tensor.name, "F32", tensor.shape});
-  if (!specs.empty()) writer_ = std::make_unique<SafetensorsWriter>(file_, std::move(specs));
+  bool writes_units = false;
+  for (int unit = 0; unit < static_cast<int>(units.size()); ++unit) {
+    if (writer_of_unit(unit, ranks) != rank) continue;
+    writes_units = true;
+    for (const std::string& state : states)
+      for (const ParameterSpec& tensor : stored_tensors(units[static_cast<size_t>(unit)], state))
+        specs.push_back({tensor.name, "F32", tensor.shape});
+  }
+  // Also of units without a tensor, as layers without adapters: a manifest lists all shards but the last.
+  if (writes_units) writer_ = std::make_unique<SafetensorsWriter>(file_, std::move(specs));
 }
 
 bool CheckpointShard::write(const UnitSpec& unit, const std::string& state, const at::Tensor& flat,

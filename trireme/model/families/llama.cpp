@@ -294,6 +294,8 @@ const ModelFamily& llama_family() {
                       "original_max_position_embeddings",
                       "output_router_logits",
                       "pad_token_id",
+                      kTurningShare,
+                      "per_layer_config",
                       "qkv_bias",
                       "query_pre_attn_scalar",
                       "rms_norm_eps",
