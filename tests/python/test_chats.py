@@ -174,12 +174,14 @@ def test_rows_of_all_kinds_are_one_set(tmp_path):
     rows = [{"messages": [{"role": "system", "content": "Be brief."}, *chat]} for chat in chats]
     names = {"user": "human", "assistant": "gpt"}
     sharegpt = [{"conversations": [{"from": names[m["role"]], "value": m["content"]} for m in chat], "system": "Be brief."} for chat in chats]
+    beside = [{"messages": chat, "system": "Be brief."} for chat in chats]
+    prompts = [{"prompt": chat[:1], "completion": chat[1:], "system": "Be brief."} for chat in chats]
     (tmp_path / "a.jsonl").write_text("\ufeff" + "".join(json.dumps(row) + "\n" for row in rows[:1]))
     (tmp_path / "b.jsonl").write_text("\n" + "".join(json.dumps(row) for row in rows[1:]))
     paths = [tmp_path / "a.jsonl", str(tmp_path / "b.jsonl")]
     expected = tokenized(tmp_path, tokenizer, plain(CHATML), rows)
     assert len(expected) == 2 and tokenizer.decode(expected[0][0]).count("Be brief.") == 1
-    for chats in (iter(rows), Dataset.from_list(rows), Dataset.from_list(sharegpt), sharegpt, paths, tuple(paths)):
+    for chats in (iter(rows), Dataset.from_list(rows), Dataset.from_list(sharegpt), sharegpt, beside, prompts, paths, tuple(paths)):
         assert tokenized(tmp_path, tokenizer, plain(CHATML), chats) == expected
 
 
@@ -231,6 +233,20 @@ def test_what_a_template_does_not_write_is_refused(tmp_path, messages, words):
 {% if add_generation_prompt %}<assistant>{% endif %}"""
     with pytest.raises(trireme.DataError, match="row 0: " + words):
         tokenized(tmp_path, TOKENIZERS["byte-level"], knows_two, [{"messages": messages}])
+
+
+@pytest.mark.parametrize("template, words", [("llama3_1", "its content, 'Weather in Rome'"), ("lfm2", "its tool call, 'fine'"), ("lfm2_training", "its tool call, 'fine'")])
+def test_what_a_template_drops_of_an_answer_is_refused_though_its_words_stand_elsewhere(tmp_path, template, words):
+    tool = {"type": "function", "function": {"name": "fine", "description": "Weather", "parameters": {}}}
+    row = {"messages": [*chat_of("Weather in Rome"), {**called({"city": "Rome"}), "content": "Weather in Rome"}], "tools": [tool]}
+    with pytest.raises(trireme.DataError, match=r"row 0: message 1 \(assistant\): " + words):
+        tokenized(tmp_path, TOKENIZERS["byte-level"], (TRL_TEMPLATES / f"{template}.jinja").read_text(), [row])
+
+
+def test_an_answer_may_begin_with_words_of_the_generation_prompt(tmp_path):
+    template = plain(CHATML).replace("assistant\n' }}{% endif %}", "assistant\nWell,' }}{% endif %}")
+    (got,) = tokenized(tmp_path, TOKENIZERS["byte-level"], template, [{"messages": chat_of("Hi", "Well, hello")}])
+    assert predicted_text(TOKENIZERS["byte-level"], *got) == [" hello<|im_end|>"]
 
 
 def test_tools_that_a_template_does_not_write_are_refused(tmp_path):
