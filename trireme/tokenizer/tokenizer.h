@@ -66,6 +66,7 @@ class Tokenizer {
   void name_token(int32_t id, std::string_view token, int64_t largest_id);
   void read_added_tokens(const std::vector<AddedToken>& added, int64_t largest_id);
   void read_post_processor(const Json& json);
+  void add_around_texts(std::vector<int32_t> before, std::vector<int32_t> after);
 
   std::filesystem::path file_;
   Normalizer normalizer_;
