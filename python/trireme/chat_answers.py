@@ -52,7 +52,7 @@ class ChatTemplate:
             text, answers = self._marked(chat, messages, asked[0])
         else:
             text, answers = self._between(chat, messages, asked, last_alone)
-        check_contents(chat, messages, asked, text)
+        check_contents(chat, messages, {i: self._written_for(chat, messages, i, text) for i in asked}, text)
         return text, answers
 
     def _as_the_template_takes_them(self, chat: Chat) -> list[Message]:
@@ -95,6 +95,21 @@ class ChatTemplate:
                 raise DataError(f"{chat.place}: message {i} (assistant): the chat template writes nothing for it behind the generation prompt")
             answers.append((len(before), len(after)))
         return text, answers
+
+    def _written_for(self, chat: Chat, messages: list[Message], i: int, text: str) -> str:
+        """What stands for message i in the whole text; more where the template writes its beginning otherwise.
+
+        It holds what the generation prompt writes, with which an answer may begin. Marks need not be one for each answer.
+        """
+
+        def first(count: int) -> str:
+            try:
+                return self._render(chat, messages[:count])[0].rstrip()
+            except DataError:  # some templates take no chat that ends so, or none without a message
+                return ""
+
+        before, after = first(i), first(i + 1)
+        return text[len(os.path.commonprefix([before, text])) : len(after) if after and text.startswith(after) else None]
 
     def _source(self, chat: Chat) -> str:
         try:

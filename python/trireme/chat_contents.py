@@ -1,4 +1,5 @@
 """Is all of a chat in what its template wrote? Templates pass over what they do not know, and the model would be trained on the rest.
+Some write an answer's calls alone and drop its words (Llama-3.1), so an answer is looked for where it stands.
 
 A template may trim texts and write them as JSON, so the first and the last word of each are looked for.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Iterable, Iterator, Mapping
+from typing import Any, Iterator, Mapping
 
 from .chat_rows import Chat, Message
 from .errors import DataError
@@ -16,20 +17,22 @@ THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 REASONING = ("reasoning_content", "reasoning", "thinking")  # names of a message's other text
 
 
-def check_contents(chat: Chat, messages: list[Message], predicted: Iterable[int], text: str) -> None:
-    """predicted: of the messages. What the model thought is looked for in these alone: it is not shown what it thought before."""
-    shown = set(predicted)
+def check_contents(chat: Chat, messages: list[Message], predicted: Mapping[int, str], text: str) -> None:
+    """predicted: of the messages that are, what the template wrote for each. What the model thought is looked for in these alone:
+    it is not shown what it thought before.
+    """
     for number, message in enumerate(messages):
+        written = predicted.get(number, text)
         what = f"{chat.place}: message {number} ({message['role']})"
         in_parts = not isinstance(message.get("content", ""), str)
-        for kind, said in _texts_of(message, number in shown):
-            if any(not _is_in(word, text) for word in (said.split()[:1] + said.split()[-1:])):
+        for kind, said in _texts_of(message, number in predicted):
+            if any(not _is_in(word, written) for word in (said.split()[:1] + said.split()[-1:])):
                 raise DataError(
-                    f"{what}: its {kind}, {said[:40]!r}, is not in the chat that the template writes, which does not take "
+                    f"{what}: its {kind}, {said[:40]!r}, is not in what the chat template writes for it; it does not take "
                     + ("content in parts; give it as one text" if in_parts else "it so; name it as the template does (role, content as a list of parts, "
                        "tool_calls), or leave the row out")
                 )
-        if in_parts and str(message["content"]) in text:
+        if in_parts and str(message["content"]) in written:
             raise DataError(f"{what}: what it says is not in the chat that the template writes, which does not take content in parts; give it as one text")
     for tool in chat.tools or []:
         name = _name_of(tool)

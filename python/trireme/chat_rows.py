@@ -2,9 +2,9 @@
 
     {"messages": [{"role", "content"}, ...]}           Hugging Face, OpenAI
     {"prompt": [messages], "completion": [messages]}   TRL: the prompt's answers are not predicted
-    {"conversations": [{"from", "value"}, ...]}        ShareGPT; may have its "system" beside
+    {"conversations": [{"from", "value"}, ...]}        ShareGPT
 
-A row may have "tools" and TRL's "chat_template_kwargs", which its template reads. What is not understood is an error
+A row may have "system", as ShareGPT's do, "tools" and TRL's "chat_template_kwargs", which its template reads. What is not understood is an error
 that names the row: a chat that is half read would be trained on in silence.
 """
 
@@ -39,6 +39,7 @@ TRAINED = {  # by which trainers (of OpenAI, axolotl, ms-swift) leave a message 
     "loss_mask": True,
     "masked": False,
 }
+FORMATS = ("messages", "prompt", "completion", "conversations")
 # Of apply_chat_template itself.
 RESERVED = {"messages", "conversation", "conversations", "tools", "documents", "chat_template", "add_generation_prompt", "continue_final_message",
             "return_assistant_tokens_mask", "tokenize", "return_dict"}  # fmt: skip
@@ -111,6 +112,7 @@ def _chat_of(row: Any, place: str) -> Chat:
         row = _without_nulls(row)
     except RecursionError as error:
         raise DataError(f"{place}: its values are nested too deeply to be a chat") from error
+    _refuse_other_names(row, place)
     prompt: list[Message] = []
     if "messages" in row:
         messages = _messages_of(row["messages"], f"{place}: messages")
@@ -119,16 +121,28 @@ def _chat_of(row: Any, place: str) -> Chat:
         messages = _messages_of(row["completion"], f"{place}: completion")
     elif "conversations" in row:
         messages = _messages_of(row["conversations"], f"{place}: conversations")
-        if row.get("system"):
-            messages.insert(0, _message_of({"role": "system", "content": row["system"]}, f"{place}: system"))
     else:
         raise DataError(f"{place} has {_names(row)}; {EXPECTED}")
+    if row.get("system"):
+        first = prompt or messages
+        if first[0]["role"] == "system":
+            raise DataError(f"{place} has 'system' beside a first message of role system; leave one of them out")
+        first.insert(0, _message_of({"role": "system", "content": row["system"]}, f"{place}: system"))
     values = row.get("chat_template_kwargs") or {}
     if not isinstance(values, Mapping):
         raise DataError(f"{place}: chat_template_kwargs is {_kind(values)}; expected an object of what the template reads")
     if taken := sorted(RESERVED & set(values)):
         raise DataError(f"{place}: chat_template_kwargs has {taken[0]!r}, which is no value of a template; leave it out")
     return Chat(place, prompt + messages, len(prompt), _tools_of(row.get("tools"), place), values)
+
+
+def _refuse_other_names(row: Mapping[str, Any], place: str) -> None:
+    repeats_the_question = isinstance(row.get("prompt"), str) and "completion" not in row  # as in ultrachat_200k
+    given = [name for name in FORMATS if name in row and not (name == "prompt" and repeats_the_question)]
+    if len(given) > 1 and given != ["prompt", "completion"]:
+        raise DataError(f"{place} has {', '.join(map(repr, given))}, which say what the chat is more than once; leave out all but one; {EXPECTED}")
+    if row.get("functions"):
+        raise DataError(f'{place} has the name functions, which chat templates do not read; give tools: [{{"type": "function", "function": ...}}, ...]')
 
 
 def _without_nulls(value: Any) -> Any:
@@ -158,6 +172,11 @@ def _message_of(value: Any, place: str) -> Message:
         message = {"role": ROLES[said_by], **said, **message}
     if not isinstance(message.get("role"), str):
         raise DataError(f"{place} has {_names(message)}; expected a role, as user or assistant")
+    if message.get("function_call"):
+        raise DataError(
+            f"{place} has function_call, which chat templates do not read; give tool_calls: "
+            '[{"type": "function", "function": {"name": ..., "arguments": ...}}], and role tool to the message that answers it'
+        )
     if message["role"] == "assistant":
         _refuse_left_out(message, place)
     if "content" in message:

@@ -1,13 +1,11 @@
-"""Which tokenizer made a set: PREFIX.set.json, as `trireme tokenize` writes it and `trireme train` compares it with the model's.
-
-Tokens count, and not how a file writes them, so a tokenizer needs no file here.
-"""
+"""Which tokenizer made a set: PREFIX.set.json, as `trireme tokenize` writes it, and `trireme train` and `trireme mix` compare it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Optional
 
 from .token_set import SetReport
 
@@ -17,9 +15,9 @@ if TYPE_CHECKING:
 
 def set_fingerprint(tokenizer: PreTrainedTokenizerBase, report: SetReport, largest_id: int, prompt_tokens: int) -> str:
     """The text of PREFIX.set.json for a set of this tokenizer's ids up to `largest_id`: its tokens' hash and number, and what
-    the set holds. Tokens behind those may be ones that transformers adds (padding), which no tokenizer.json has.
+    the set holds.
     """
-    tokens = sorted((number, token.encode()) for token, number in tokenizer.get_vocab().items() if number <= largest_id)
+    tokens = sorted((number, token.encode()) for token, number in _vocabulary(tokenizer, largest_id).items())
     listed = b"".join(b"%d %d %s\n" % (number, len(token), token) for number, token in tokens)
     fingerprint = {
         "format": 1,
@@ -33,3 +31,35 @@ def set_fingerprint(tokenizer: PreTrainedTokenizerBase, report: SetReport, large
         "prompt_tokens": prompt_tokens,
     }
     return json.dumps(fingerprint, indent=1) + "\n"
+
+
+def _vocabulary(tokenizer: PreTrainedTokenizerBase, largest_id: int) -> dict[str, int]:
+    """Of its tokenizer.json, as of `trireme tokenize`: what transformers or a script added since (padding) is in no model's file.
+
+    All that it has, where it comes from no such file, or where an id of the set is another token there.
+    """
+    from tokenizers import Tokenizer
+
+    now = tokenizer.get_vocab()
+    file = _tokenizer_json(str(tokenizer.name_or_path))
+    if file is None:
+        return now
+    try:
+        listed = Tokenizer.from_file(file).get_vocab()
+    except Exception:  # tokenizers raises Exception itself; the file was changed since
+        return now
+    used = [{token: number for token, number in tokens.items() if number <= largest_id} for tokens in (listed, now)]
+    return listed if used[0] == used[1] else now
+
+
+def _tokenizer_json(name: str) -> Optional[str]:
+    """In the folder of that name, or in the Hub's cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if name and os.path.isfile(file := os.path.join(name, "tokenizer.json")):
+        return file
+    try:
+        cached = try_to_load_from_cache(name, "tokenizer.json")
+    except ValueError:  # nothing of the Hub has such a name
+        return None
+    return cached if isinstance(cached, str) else None

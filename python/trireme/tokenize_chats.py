@@ -45,7 +45,7 @@ def tokenize_chats(
 
     tokenizer: of transformers, with a chat template; or a name or folder for AutoTokenizer.
     chats: .jsonl files, or rows: a datasets.Dataset, a list, a generator. A row has messages, a prompt and its completion, or
-        ShareGPT's conversations (docs/data.md), and may have tools and chat_template_kwargs.
+        ShareGPT's conversations (docs/data.md), and may have system, tools and chat_template_kwargs.
     prefix: of the files PREFIX.bin, PREFIX.idx and PREFIX.set.json, which names the tokenizer.
     answers: "all": every message of the assistant is predicted (of a row with a prompt, those of its completion); "last":
         the last alone, and what follows it is left out.

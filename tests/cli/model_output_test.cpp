@@ -142,6 +142,27 @@ TEST(ModelOutput, into_the_working_folder_keeps_that_folder) {
   fs::current_path(before);
 }
 
+TEST(ModelOutput, keeps_no_chat_template_of_the_older_model) {
+  for (const bool is_working_folder : {false, true})
+    for (const bool newer_has_some : {false, true}) {
+      const TemporaryFolder folder;
+      const fs::path templates = "additional_chat_templates", before = fs::current_path();
+      folder.write("out/config.json", "old");
+      folder.write("out" / templates / "rag.jinja", "old");
+      if (is_working_folder) fs::current_path(folder / "out");
+      ModelOutput output(folder / "out", true);
+      write(output.path() / "config.json", "new");
+      if (newer_has_some) {
+        fs::create_directory(output.path() / templates);
+        write(output.path() / templates / "tool_use.jinja", "new");
+      }
+      output.publish();
+      fs::current_path(before);
+      EXPECT_FALSE(fs::exists(folder / "out" / templates / "rag.jinja"));
+      EXPECT_EQ(fs::exists(folder / "out" / templates / "tool_use.jinja"), newer_has_some);
+    }
+}
+
 TEST(ModelOutput, what_a_killed_process_left_in_the_folder_does_not_count) {
   const TemporaryFolder folder;
   folder.write("out/.trireme.tmp-0123456789abcdef/config.json", "half");

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/json.h"
 #include "trireme/data/indexed_dataset_writer.h"
 #include "trireme/tokenizer/byte_level_tokenizer.h"
 
@@ -103,6 +104,21 @@ TEST_F(Needles, distractors_answer_other_questions) {
 
 TEST_F(Needles, the_beginning_of_a_text_is_there_once_where_the_tokenizer_writes_it) {
   tokenizer_.emplace(testing::tokenizer_with_begin(folder_ / "with_begin"));
+  const EncodedDocument made = sample({.tokens = 300, .depth = 0.5, .distractors = 1});
+  EXPECT_EQ(std::ranges::count(made.ids, 256), 1);
+  EXPECT_EQ(made.ids.front(), 256);
+  EXPECT_EQ(made.ids.size(), 300U);
+  EXPECT_EQ(made.prompt_tokens, 300 - 8);
+}
+
+TEST_F(Needles, what_the_tokenizer_puts_behind_a_text_stands_nowhere) {
+  testing::tokenizer_with_begin(folder_ / "both");
+  Json json = read_json(folder_ / "both/tokenizer.json");
+  Json& around = json["post_processor"]["single"];
+  around.push_back(Json(around[0]));
+  folder_.write("both/tokenizer.json", json.dump());
+  tokenizer_.emplace(Tokenizer::load(folder_ / "both"));
+  ASSERT_EQ(tokenizer_->encode("a"), (std::vector<int32_t>{256, 'a', 256}));
   const EncodedDocument made = sample({.tokens = 300, .depth = 0.5, .distractors = 1});
   EXPECT_EQ(std::ranges::count(made.ids, 256), 1);
   EXPECT_EQ(made.ids.front(), 256);

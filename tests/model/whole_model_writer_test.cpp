@@ -110,17 +110,18 @@ TEST_P(WholeModelFolder, files_dtypes_tokenizer_and_what_prepares_images_stay_an
   }
   replace_file(sharded / "model.safetensors.index.json", index.dump());
   replace_file(sharded / "config.json", read_json(fixture(GetParam()) / "config.json").dump());
-  for (const char* name :
-       {"tokenizer.json", "preprocessor_config.json", "chat_template.jinja", "tokenizer.model"})
-    replace_file(sharded / name, name);
+  for (const char* name : {"tokenizer.json", "preprocessor_config.json", "chat_template.jinja",
+                           "tokenizer.model", "additional_chat_templates/tool_use.jinja"})
+    sharded.write(name, name);
   const auto others = {"consolidated.safetensors", "model.gguf", "adapter_config.json",
                        "pytorch_model.bin.index.json"};
   for (const char* name : others) replace_file(sharded / name, "other weights");
 
   const ModelConfig stretched = with_rope(config, {.scaling = "linear:16", .theta = {}});
   write_whole_model(out_.path(), sharded.path(), stretched, layout, doubled(layout, before));
-  for (const char* name : {"tokenizer.json", "preprocessor_config.json", "chat_template.jinja",
-                           "tokenizer.model", "a.safetensors", "b.safetensors"})
+  for (const char* name :
+       {"tokenizer.json", "preprocessor_config.json", "chat_template.jinja", "tokenizer.model",
+        "additional_chat_templates/tool_use.jinja", "a.safetensors", "b.safetensors"})
     EXPECT_TRUE(fs::exists(out_ / name)) << name;
   for (const char* name : others) EXPECT_FALSE(fs::exists(out_ / name)) << name;
   EXPECT_FALSE(fs::exists(out_ / "model.safetensors"));

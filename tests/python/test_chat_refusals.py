@@ -34,6 +34,12 @@ REFUSED_ROWS = {
     r"row 1: messages\[1\] has weight 0": {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "No", "weight": 0}]},
     r"row 1: conversations\[0\] is from 'robot'; expected one of human": {"conversations": [{"from": "robot", "value": "Hi"}]},
     r"row 1: conversations\[0\], of role user, has no content": {"conversations": [{"from": "human"}]},
+    r"row 1: messages\[1\] has function_call, which .*give tool_calls": {"messages": [*chat_of("Hi"), {"role": "assistant", "content": "", "function_call": {"name": "fine"}}]},
+    "row 1 has the name functions, which .*give tools": {**GOOD, "functions": [{"name": "fine"}]},
+    "row 1 has 'system' beside a first message of role system": {"messages": [{"role": "system", "content": "Be brief."}, *GOOD["messages"]], "system": "Be brief."},
+    "row 1 has 'messages', 'prompt', 'completion', which": {**GOOD, "prompt": chat_of("Hi"), "completion": GOOD["messages"][1:]},
+    "row 1 has 'messages', 'prompt', 'completion', which .*more than once": {**GOOD, "prompt": "Hi", "completion": "Hello"},
+    "row 1 has 'messages', 'conversations', which": {**GOOD, "conversations": [{"from": "human", "value": "Hi"}]},
     "row 1: tools is .*dict": {**GOOD, "tools": {"name": "fine"}},
     "row 1: tools is a text that is not JSON": {**GOOD, "tools": "fine"},
     "row 1: chat_template_kwargs is": {**GOOD, "chat_template_kwargs": [1]},
@@ -55,6 +61,13 @@ def test_rows_that_are_refused_are_named_and_nothing_is_left(tmp_path, words):
     with pytest.raises(trireme.DataError, match=words):
         tokenized(tmp_path, TOKENIZERS["byte-level"], STERN, [GOOD, REFUSED_ROWS[words]])
     assert files_in(tmp_path) == {}
+
+
+def test_empty_names_of_other_formats_and_a_repeated_question_change_nothing(tmp_path):
+    answer = {**GOOD["messages"][1], "function_call": None}
+    more = [{"messages": [GOOD["messages"][0], answer]}, {**GOOD, "functions": []}, {**GOOD, "system": ""}, {**GOOD, "prompt": "Hi"}]
+    got = tokenized(tmp_path, TOKENIZERS["byte-level"], plain(CHATML), [GOOD, *more])
+    assert got == [got[0]] * 5
 
 
 def tokenized_report(tmp_path, template, rows, **options):

@@ -8,14 +8,17 @@ import json
 import os
 import random
 import resource
+import subprocess
 import sys
 
 import pytest
 import tokenizers
+import transformers
 import trireme
 from chat_cases import CHATML, FORGETS, GOOD, LLAMA3, MISTRAL, SAID, TEMPLATES, TOKENIZERS, TRL_TEMPLATES, byte_level, chat_of, marked, of_transformers, plain, predicted_text, targets_by_bytes, tokenized
 from test_token_set import files_in
 
+BINARY = os.environ["TRIREME_BINARY"]
 # In some tokenizers here the templates' marks are no special tokens.
 pytestmark = pytest.mark.filterwarnings("ignore:.*which is no special token")
 
@@ -171,12 +174,14 @@ def test_rows_of_all_kinds_are_one_set(tmp_path):
     rows = [{"messages": [{"role": "system", "content": "Be brief."}, *chat]} for chat in chats]
     names = {"user": "human", "assistant": "gpt"}
     sharegpt = [{"conversations": [{"from": names[m["role"]], "value": m["content"]} for m in chat], "system": "Be brief."} for chat in chats]
+    beside = [{"messages": chat, "system": "Be brief."} for chat in chats]
+    prompts = [{"prompt": chat[:1], "completion": chat[1:], "system": "Be brief."} for chat in chats]
     (tmp_path / "a.jsonl").write_text("\ufeff" + "".join(json.dumps(row) + "\n" for row in rows[:1]))
     (tmp_path / "b.jsonl").write_text("\n" + "".join(json.dumps(row) for row in rows[1:]))
     paths = [tmp_path / "a.jsonl", str(tmp_path / "b.jsonl")]
     expected = tokenized(tmp_path, tokenizer, plain(CHATML), rows)
     assert len(expected) == 2 and tokenizer.decode(expected[0][0]).count("Be brief.") == 1
-    for chats in (iter(rows), Dataset.from_list(rows), Dataset.from_list(sharegpt), sharegpt, paths, tuple(paths)):
+    for chats in (iter(rows), Dataset.from_list(rows), Dataset.from_list(sharegpt), sharegpt, beside, prompts, paths, tuple(paths)):
         assert tokenized(tmp_path, tokenizer, plain(CHATML), chats) == expected
 
 
@@ -230,6 +235,20 @@ def test_what_a_template_does_not_write_is_refused(tmp_path, messages, words):
         tokenized(tmp_path, TOKENIZERS["byte-level"], knows_two, [{"messages": messages}])
 
 
+@pytest.mark.parametrize("template, words", [("llama3_1", "its content, 'Weather in Rome'"), ("lfm2", "its tool call, 'fine'"), ("lfm2_training", "its tool call, 'fine'")])
+def test_what_a_template_drops_of_an_answer_is_refused_though_its_words_stand_elsewhere(tmp_path, template, words):
+    tool = {"type": "function", "function": {"name": "fine", "description": "Weather", "parameters": {}}}
+    row = {"messages": [*chat_of("Weather in Rome"), {**called({"city": "Rome"}), "content": "Weather in Rome"}], "tools": [tool]}
+    with pytest.raises(trireme.DataError, match=r"row 0: message 1 \(assistant\): " + words):
+        tokenized(tmp_path, TOKENIZERS["byte-level"], (TRL_TEMPLATES / f"{template}.jinja").read_text(), [row])
+
+
+def test_an_answer_may_begin_with_words_of_the_generation_prompt(tmp_path):
+    template = plain(CHATML).replace("assistant\n' }}{% endif %}", "assistant\nWell,' }}{% endif %}")
+    (got,) = tokenized(tmp_path, TOKENIZERS["byte-level"], template, [{"messages": chat_of("Hi", "Well, hello")}])
+    assert predicted_text(TOKENIZERS["byte-level"], *got) == [" hello<|im_end|>"]
+
+
 def test_tools_that_a_template_does_not_write_are_refused(tmp_path):
     tool = {"type": "function", "function": {"name": "fine", "parameters": {}}}
     with pytest.raises(trireme.DataError, match="row 0: the tool 'fine' is not in the chat"):
@@ -242,14 +261,42 @@ def test_values_that_are_not_the_templates_are_refused(tmp_path, name):
         tokenized(tmp_path, TOKENIZERS["byte-level"], plain(CHATML), [{**GOOD, "chat_template_kwargs": {name: True}}])
 
 
-def test_a_token_that_transformers_adds_does_not_make_another_fingerprint(tmp_path):
-    prints = []
-    for added in ([], ["<added>"]):
-        tokenizer = byte_level()
-        tokenizer.add_tokens(added)
-        tokenized(tmp_path, tokenizer, plain(CHATML), [GOOD])
-        prints.append((tmp_path / "set.set.json").read_text())
-    assert prints[0] == prints[1]
+def fingerprint_of(tmp_path, tokenizer, *texts):
+    tokenized(tmp_path, tokenizer, plain(CHATML), [{"messages": chat_of(*texts)}])
+    written = json.loads((tmp_path / "set.set.json").read_text())
+    return written["vocabulary"], written["vocabulary_sha256"]
+
+
+def test_a_token_that_was_added_to_the_tokenizer_of_a_file_does_not_make_another_fingerprint(tmp_path):
+    byte_level().save_pretrained(tmp_path / "model")
+    expected = fingerprint_of(tmp_path, transformers.AutoTokenizer.from_pretrained(tmp_path / "model"), "Hi", "Hello")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
+    tokenizer.add_tokens(["<added>"])
+    assert fingerprint_of(tmp_path, tokenizer, "Hi", "Hello") == expected
+    assert fingerprint_of(tmp_path, tokenizer, "Hi", "Hello<added>")[0] == expected[0] + 1  # it is read
+
+
+def test_chats_mix_with_chats_and_text_of_their_tokenizer_and_of_no_other(tmp_path):
+    def mixes(*names):
+        sets = [word for name in names for word in ("--set", tmp_path / name)]
+        done = subprocess.run([BINARY, "mix", *sets, "--output", tmp_path / "mixed", "--overwrite"], capture_output=True, text=True)
+        assert done.returncode == 0 or "tokenizers of other tokens" in done.stderr, done.stderr
+        return done.returncode == 0
+
+    byte_level().save_pretrained(tmp_path / "model")
+    other = json.loads((tmp_path / "model" / "tokenizer.json").read_text())
+    words = other["model"]["vocab"]
+    words["X"], words["Y"] = words["Y"], words["X"]
+    in_memory = of_transformers(tokenizers.Tokenizer.from_str(json.dumps(other)))  # no file has it
+    loaded = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
+    loaded.add_special_tokens({"pad_token": "<pad>"})
+    for name, tokenizer, answer in (("few", loaded, "a"), ("many", loaded, " thanks"), ("other", in_memory, "a"), ("others", in_memory, " thanks")):
+        tokenizer.chat_template = plain(CHATML)
+        trireme.tokenize_chats(tokenizer, [{"messages": chat_of("Hi", answer)}], tmp_path / name)
+    (tmp_path / "in.txt").write_text("Hi")
+    subprocess.run([BINARY, "tokenize", "--tokenizer", tmp_path / "model", "--input", tmp_path / "in.txt", "--output", tmp_path / "text"], check=True)
+    assert mixes("few", "many") and mixes("few", "text") and mixes("other", "others")
+    assert not mixes("few", "other") and not mixes("text", "others")
 
 
 def test_what_a_tables_row_lacks_is_not_written_as_null(tmp_path):
@@ -326,8 +373,7 @@ def test_the_fingerprint_is_of_the_tokenizer_and_the_set(tmp_path, make):
     tokenizer, rows = make(), [GOOD, {"messages": chat_of("Bye", "See you", "What?", "No")}]
     tokenizer.name_or_path = "some/model"
     documents = tokenized(tmp_path, tokenizer, plain(CHATML), rows)
-    largest = max(max(ids) for ids, _ in documents)
-    vocabulary = sorted((number, token.encode()) for token, number in tokenizer.get_vocab().items() if number <= largest)
+    vocabulary = sorted((number, token.encode()) for token, number in tokenizer.get_vocab().items())
     lines = b"".join(str(number).encode() + b" " + str(len(token)).encode() + b" " + token + b"\n" for number, token in vocabulary)
     assert json.loads((tmp_path / "set.set.json").read_text()) == {
         "format": 1, "tokenizer": "some/model", "tokenizer_sha256": "", "vocabulary_sha256": hashlib.sha256(lines).hexdigest(), "vocabulary": len(vocabulary),

@@ -99,6 +99,61 @@ TEST(Tokenizer, kinds_over_characters_refuse_what_would_change_their_ids) {
   EXPECT_THAT(refusal<DataError>("/post_processor/cls", {"[CLS]"}, "bert_cased"), HasSubstr("the id of cls"));
 }
 
+TEST(Tokenizer, a_second_part_of_the_post_processor_that_adds_tokens_is_refused) {
+  const auto puts = [](bool before) {
+    const Json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
+               token = {{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}};
+    return Json{{"type", "TemplateProcessing"},
+                {"single", before ? Json::array({token, text}) : Json::array({text})},
+                {"special_tokens", {{"<s>", {{"id", "<s>"}, {"ids", {1}}, {"tokens", {"<s>"}}}}}}};
+  };
+  const auto refused = [&](const Json& parts) {
+    return refusal<ConfigError>("/post_processor", {{"type", "Sequence"}, {"processors", parts}}, "llama2");
+  };
+  EXPECT_THAT(refused({puts(true), puts(true)}), HasSubstr("two parts that add tokens"));
+  EXPECT_EQ(refused({typed("ByteLevel"), puts(false), puts(true), puts(false)}), "no error");
+}
+
+TEST(Tokenizer, a_metaspace_of_the_beginning_is_refused_where_the_beginning_may_be_split) {
+  const Json first = {{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", "first"}};
+  const Json split = {{"type", "Split"}, {"pattern", {{"String", "x"}}}, {"behavior", "Isolated"}};
+  const auto message = [&](const Json& normalizer, const Json& steps) {
+    const TemporaryFolder folder;
+    Json json = read_json(fixture("gemma_tokenizer.json"));
+    json["normalizer"] = normalizer;
+    json["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", steps}};
+    const auto file = folder.write("tokenizer.json", json.dump());
+    return message_of<ConfigError>([&] { Tokenizer::load(file); });
+  };
+  const Json prepend = {{"type", "Prepend"}, {"prepend", "x"}};
+  const auto replace = [](const char* content) {
+    return Json{{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", content}};
+  };
+  for (const Json& lengthens : {prepend, replace("xy")}) {
+    EXPECT_THAT(message(lengthens, {split, first}), HasSubstr("a pre_tokenizer that may split them"));
+    EXPECT_EQ(message(lengthens, {first, split}), "no error");
+  }
+  EXPECT_EQ(message(replace("x"), {split, first}), "no error");
+  EXPECT_EQ(message(nullptr, {split, first}), "no error");
+}
+
+// As the library reads it: the first takes all the white space, and nothing is left of the next ones.
+TEST(Tokenizer, an_added_token_of_white_space_is_there_once_where_it_takes_the_white_space_around) {
+  const TemporaryFolder folder;
+  write_byte_level_tokenizer(folder / "plain");
+  Json json = read_json(folder / "plain/tokenizer.json");
+  json["added_tokens"].push_back({{"id", 258},
+                                  {"content", " "},
+                                  {"single_word", false},
+                                  {"lstrip", true},
+                                  {"rstrip", true},
+                                  {"normalized", false},
+                                  {"special", false}});
+  const Tokenizer tokenizer = Tokenizer::load(folder.write("tokenizer.json", json.dump()));
+  EXPECT_EQ(tokenizer.encode("e   aa b"), (std::vector<int32_t>{'e', 258, 'a', 'a', 258, 'b'}));
+  EXPECT_EQ(tokenizer.encode("   "), (std::vector<int32_t>{258}));
+}
+
 // 64 steps of a small file would make 2^64 bytes of one, and 100,000 steps would overflow the stack.
 TEST(Tokenizer, a_small_file_does_not_fill_the_memory) {
   const Json twice = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}};
@@ -332,6 +387,48 @@ TEST(ByteLevelTokenizer, ids_are_the_bytes_of_every_text) {
 }
 
 // Zeros that take no memory.
+// "$" is punctuation to one version and none to another, and U+0363 a letter.
+TEST(SplitPattern, a_set_of_characters_that_is_another_in_the_library_is_refused) {
+  const auto message = [](const std::string& pattern) {
+    return message_of<ConfigError>([&] { SplitPattern(pattern, "tokenizer.json"); });
+  };
+  for (const char* other : {"[:punct:]", "[:^punct:]", "[:alpha:]", "[:alnum:]", "[:lower:]"})
+    EXPECT_THAT(message(cat("a|[^", other, "]+")),
+                HasSubstr(cat("split pattern has ", other, ", which is another set of characters")));
+  for (const char* other :
+       {R"(\p{Alpha})", R"(\P{alphabetic})", R"(\p{^Al-num})", R"(\p{Lowercase})", R"(\p{Word})"})
+    EXPECT_THAT(message(cat("[", other, "]+")), HasSubstr("which is another set of characters"));
+  for (const char* same :
+       {R"([[:space:][:upper:][:word:]]\w)", R"(\p{Punct}|\p{Upper}|\p{L})", R"(\\p\{Alpha\})"})
+    EXPECT_EQ(message(same), "no error") << same;
+}
+
+// Each list is of DeepSeek's pattern, where it comes nearest to a newer letter or to the older one that stands for it.
+TEST(SplitPattern, a_letter_newer_than_unicode_14_is_in_no_list_of_older_ones) {
+  const auto matches = [](const char* pattern, uint32_t code) {
+    std::string text;
+    append_character(text, code);
+    bool found = false;
+    SplitPattern(pattern, "tokenizer.json").split(text, [&](std::string_view, bool is_match) {
+      found |= is_match;
+    });
+    return found;
+  };
+  const auto codes = std::to_array<uint32_t>(
+      {0x1C89, 0x1C8A, 0xA7CB, 0xA7CD, 0xA7DA, 0xA7DB, 0xA7DC, 0x10D50, 0x10D70, 0x1DF25});
+  for (const uint32_t code : codes) {
+    EXPECT_FALSE(
+        matches("[\u10A0-\u10C5\u13A0-\u13F5\u13F8-\u13FD\u1C90-\u1CBA\u1E00-\u1F15\u2C00-\u2C7B\uA640-\uA66D"
+                "\uA722-\uA76F\uA771-\uA787\uA78B-\uA78E\uAB70-\uABBF\U00010400-\U0001044F]",
+                code))
+        << code;
+    EXPECT_EQ(matches("[\u0800-\u4E00]", code), code < 0x4E00) << code;
+    EXPECT_TRUE(matches("\\p{L}", code)) << code;
+  }
+  EXPECT_TRUE(matches("\\p{Lu}", 0xA7DA));
+  EXPECT_TRUE(matches("\\p{Ll}", 0xA7DB));
+}
+
 TEST(SplitPattern, a_text_longer_than_oniguruma_counts_is_refused) {
   const size_t bytes = size_t{1} << 31;
   void* zeros = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

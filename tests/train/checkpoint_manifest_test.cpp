@@ -79,13 +79,24 @@ TEST_F(Manifest, names_files_of_its_folder_alone) {
   const Json entry = {{"bytes", 2}, {"xxh3", {"0123456789abcdef"}}};
   for (const std::string& name :
        std::vector<std::string>{"/runs/other/rank-00001.safetensors", "../step-20/x", "..", ".", "", "a/b",
-                                std::string("a\0b", 3), "manifest.json"}) {
+                                std::string("a\0b", 3), "manifest.json", "additional_chat_templates",
+                                "additional_chat_templates/a.json", "additional_chat_templates/../a.jinja",
+                                "additional_chat_templates/a/b.jinja", "/additional_chat_templates/a.jinja"}) {
     Json files = read_json(dir() / "manifest.json")["files"];
     files[name] = entry;
     EXPECT_THAT(changed("/files", files),
                 AllOf(HasSubstr("manifest.json"), HasSubstr("names of files in this folder")))
         << name;
   }
+}
+
+TEST_F(Manifest, may_name_the_tokenizers_further_chat_templates) {
+  add("additional_chat_templates/tool_use.jinja", "{{ tools }}");
+  write_manifest(dir(), manifest_);
+  EXPECT_EQ(read_manifest(dir()).files.size(), 6U);
+  EXPECT_EQ(verify_checkpoint(dir()), bytes_of_all());
+  folder_.write("step-40/additional_chat_templates/tool_use.jinja", "{{ torn! }}");
+  EXPECT_THAT(message_of<DataError>([&] { verify_checkpoint(dir()); }), HasSubstr("tool_use.jinja"));
 }
 
 TEST_F(Manifest, lists_what_every_checkpoint_has_and_its_shards_without_a_gap) {

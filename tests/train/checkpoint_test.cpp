@@ -332,6 +332,17 @@ TEST_F(Checkpoint, is_also_a_model_folder_with_the_masters_as_weights) {
   EXPECT_TRUE(fs::exists(run_.checkpoint(1) / "tokenizer.json"));
 }
 
+TEST_F(Checkpoint, has_the_further_chat_templates_of_its_tokenizer) {
+  const fs::path templates = "additional_chat_templates";
+  fs::create_directory(model_ / templates);
+  for (const char* name : {"tool_use.jinja", "notes.txt"}) std::ofstream(model_ / templates / name) << name;
+  save(1, 1);
+  EXPECT_TRUE(fs::exists(run_.checkpoint(1) / templates / "tool_use.jinja"));
+  EXPECT_FALSE(fs::exists(run_.checkpoint(1) / templates / "notes.txt"));
+  EXPECT_TRUE(read_manifest(run_.checkpoint(1)).files.contains("additional_chat_templates/tool_use.jinja"));
+  EXPECT_NO_THROW(verify_checkpoint(run_.checkpoint(1)));
+}
+
 TEST_F(Checkpoint, one_that_a_killed_save_left_is_never_listed_and_goes_at_the_next_save) {
   save(1, 10);
   // As a kill between two files leaves it: under its temporary name, without a manifest.

@@ -63,7 +63,7 @@ bool is_of_a_model(const fs::path& file) {
   return name == "config.json" || name == kAdapterConfigFile || name == kAdapterWeightsFile ||
          name.starts_with("model.safetensors") ||
          (name.starts_with("model-") && file.extension() == ".safetensors") ||
-         contains(tokenizer_file_names(), name);
+         name == kChatTemplatesFolder || contains(tokenizer_file_names(), name);
 }
 
 // What is private stays so. Only root can give a folder away.
@@ -112,14 +112,16 @@ ModelOutput::ModelOutput(const fs::path& out, bool overwrite)
 void ModelOutput::publish_file_by_file() {
   const auto remove = [](const fs::path& file) {
     std::error_code error;
-    fs::remove(file, error);
+    fs::remove_all(file, error);
     if (error) throw_file_error(cat(file.string(), ": cannot be replaced"), error.value());
   };
   const fs::path config = "config.json";
   remove(out_ / config);
   sync_folder(out_);
   for (const fs::path& older : entries_of(out_))
-    if (is_of_a_model(older) && !fs::exists(path() / older.filename())) remove(older);
+    if (is_of_a_model(older) &&
+        (older.filename() == kChatTemplatesFolder || !fs::exists(path() / older.filename())))
+      remove(older);  // a folder takes no name that another one has
   for (const fs::path& file : entries_of(path()))
     if (file.filename() != config) publish_file(file, out_ / file.filename());
   publish_file(path() / config, out_ / config);

@@ -9,6 +9,11 @@ void EncodedDocument::drop_first(int64_t count) {
   prompt_tokens = std::max<int64_t>(prompt_tokens - count, 0);
 }
 
+void EncodedDocument::drop_last(int64_t count) {
+  ids.erase(ids.end() - count, ids.end());
+  prompt_tokens = std::min(prompt_tokens, std::ssize(ids));
+}
+
 EncodedDocument encode_document(const Tokenizer& tokenizer, std::string_view text, int64_t prompt_bytes,
                                 PieceCache& cache) {
   EncodedDocument encoded{tokenizer.encode(text, cache)};

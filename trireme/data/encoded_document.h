@@ -15,6 +15,7 @@ struct EncodedDocument {
 
   // Without its first `count` tokens.
   void drop_first(int64_t count);
+  void drop_last(int64_t count);
 };
 
 // The text is encoded as one; its first `prompt_bytes` are the prompt. The prompt's tokens are those up to

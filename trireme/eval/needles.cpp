@@ -45,13 +45,14 @@ std::string question_text(const std::string& city) {
              " is");
 }
 
-// Without what the tokenizer puts before each text.
+// Without what the tokenizer puts before and behind each text, which ends nothing here.
 EncodedDocument encode_piece(const Tokenizer& tokenizer, const std::string& text, int64_t prompt_bytes) {
   PieceCache cache;
   EncodedDocument encoded = encode_document(tokenizer, text, prompt_bytes, cache);
   const std::vector<int32_t>& begin = tokenizer.begin_of_text();
   if (encoded.ids.size() >= begin.size() && std::equal(begin.begin(), begin.end(), encoded.ids.begin()))
     encoded.drop_first(std::ssize(begin));
+  encoded.drop_last(std::ssize(tokenizer.behind_text()));
   return encoded;
 }
 

@@ -59,8 +59,11 @@ at::ScalarType dtype_of(const SafetensorsEntry& stored);
 
 // What a tokenizer consists of in a Hugging Face directory; most models have some of these.
 const std::vector<std::string>& tokenizer_file_names();
-// Those that there are.
-void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to);
+// Where transformers has further chat templates, for calls of tools or retrieval: FOLDER/NAME.jinja.
+inline constexpr const char* kChatTemplatesFolder = "additional_chat_templates";
+bool is_further_chat_template(const std::string& name);
+// Those that there are, the further templates too. Returns their names.
+std::vector<std::string> copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to);
 
 // Into a folder without a model: writes config.json, model-0000i-of-N.safetensors (of at most `shard_bytes`)
 // with its index, or one model.safetensors, and copies the tokenizer files of `tokenizer_from` if not empty.

@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
@@ -100,13 +101,13 @@ class WholeModelWriter {
   at::Tensor flat_;
 };
 
-// Configurations of tokenizers and of what prepares images, the model card and the licence.
+// Beside the tokenizer: the configurations of what prepares images, the model card and the licence.
 bool goes_along(const fs::path& file) {
   static const std::set<std::string> kinds{".json", ".jinja", ".txt", ".model", ".md"};
   const std::string name = file.filename();
   const bool is_licence = name.starts_with("LICENSE") || name.starts_with("NOTICE");
   return (is_licence || kinds.contains(file.extension())) && name != "config.json" &&
-         name != kAdapterConfigFile && !name.ends_with(".index.json");
+         name != kAdapterConfigFile && !name.ends_with(".index.json") && !contains(tokenizer_file_names(), name);
 }
 
 }  // namespace
@@ -138,6 +139,7 @@ void write_whole_model(const fs::path& out, const fs::path& whole, const ModelCo
   if (!weights.is_single()) copy_durable(whole / kWeightIndexFile, out / kWeightIndexFile);
   for (const fs::path& file : entries_of(whole))
     if (is_file(file) && goes_along(file)) copy_durable(file, out / file.filename());
+  copy_tokenizer(whole, out);
   const Json json = with_positions_of(read_json(whole / "config.json"), config.raw);
   replace_file(out / "config.json", json.dump(2) + "\n");
 }

@@ -129,6 +129,7 @@ void AddedTokenFinder::split(std::string_view text,
     if (token.single_word && (word_ends_at(text, begin) || word_begins_at(text, end))) continue;
     if (token.lstrip) begin = std::max(before_white_space(text, begin), done);
     if (token.rstrip) end = after_white_space(text, end);
+    if (begin >= end) continue;  // the token before took the white space that this one is made of
     if (done < begin) piece(text.substr(done, begin - done), nullptr);
     piece(text.substr(begin, end - begin), &token);
     done = end;

@@ -25,6 +25,7 @@ void Normalizer::add(const Json& json, const std::string& origin) {
     step.kind = Kind::nfc;
   } else if (type == "Prepend") {
     step.kind = Kind::prepend;
+    lengthens_the_beginning_ = true;
     step.content = text_value(json, "prepend", field);
   } else if (type == "Replace") {
     step.kind = Kind::replace;
@@ -34,6 +35,9 @@ void Normalizer::add(const Json& json, const std::string& origin) {
       refuse_tokenizer(origin,
                        cat("the tokenizer's normalizer replaces ", quotation(pattern), ", not a String"));
     step.content = text_value(json, "content", field);
+    lengthens_the_beginning_ |=
+        !step.content.empty() &&
+        step.content.size() > static_cast<size_t>(read_character(step.content, 0).bytes);
     // A small file must not turn a text into one that fills the memory.
     constexpr size_t kMostGrowth = 1000;
     growth_ *= std::max<size_t>(1, (step.content.size() + step.pattern.size() - 1) / step.pattern.size());

@@ -20,6 +20,8 @@ class Normalizer {
 
   // Whether the first character of the result always comes from the text's first one.
   bool keeps_the_beginning() const { return keeps_the_beginning_; }
+  // Whether several characters may come of the text's first one.
+  bool lengthens_the_beginning() const { return lengthens_the_beginning_; }
 
  private:
   enum class Kind { nfc, prepend, replace, bert };
@@ -34,6 +36,7 @@ class Normalizer {
   std::vector<Step> steps_;
   size_t growth_ = 1;  // a text becomes at most so many times as long by Replace
   bool keeps_the_beginning_ = true;
+  bool lengthens_the_beginning_ = false;
 };
 
 // `text` with every `pattern`, which is not empty, replaced.

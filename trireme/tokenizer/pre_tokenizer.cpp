@@ -94,9 +94,15 @@ Alphabet PreTokenizer::alphabet() const {
 }
 
 bool PreTokenizer::knows_the_beginning() const {
-  return std::ranges::any_of(steps_, [](const Step& step) {
-    return step.kind == Kind::metaspace && step.prepend == Prepend::first;
-  });
+  return std::ranges::any_of(steps_, is_first_metaspace);
+}
+
+bool PreTokenizer::splits_before_the_beginning() const {
+  return knows_the_beginning() && !is_first_metaspace(steps_.front());
+}
+
+bool PreTokenizer::is_first_metaspace(const Step& step) {
+  return step.kind == Kind::metaspace && step.prepend == Prepend::first;
 }
 
 void PreTokenizer::add(const Json& json, const std::string& origin) {

@@ -28,6 +28,8 @@ class PreTokenizer {
   Alphabet alphabet() const;
   // Whether a document's first piece is treated in a manner of its own.
   bool knows_the_beginning() const;
+  // Whether another step comes before the one that treats it so.
+  bool splits_before_the_beginning() const;
 
  private:
   enum class Kind { split, digits, byte_level, metaspace, bert };
@@ -47,6 +49,7 @@ class PreTokenizer {
   };
   void add(const Json& json, const std::string& origin);
   static Step read_metaspace(const Json& json, const std::string& field);
+  static bool is_first_metaspace(const Step& step);
   static Step read_split(const Json& json, const std::string& origin);
   void step(size_t index, std::string_view text, Origin origin, const Sink& sink) const;
 

@@ -1,12 +1,15 @@
 #include "trireme/tokenizer/split_pattern.h"
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <optional>
 
 #include <oniguruma.h>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
+#include "trireme/tokenizer/unbuilt_tokenizer.h"
 #include "trireme/tokenizer/unicode_versions.h"
 #include "trireme/tokenizer/utf8.h"
 
@@ -27,6 +30,39 @@ const OnigUChar* bytes(std::string_view text) {
   return reinterpret_cast<const OnigUChar*>(text.data());
 }
 
+// Sets of characters that are others in the library's version of Oniguruma: there [:punct:] has symbols too, and the
+// rest have other letters and numbers.
+constexpr auto kOtherBrackets = std::to_array<std::string_view>({"alnum", "alpha", "lower", "punct"});
+constexpr auto kOtherProperties =
+    std::to_array<std::string_view>({"alnum", "alpha", "alphabetic", "cased", "lower", "lowercase", "word"});
+
+// As Oniguruma reads a property's name: without case, spaces, hyphens and underscores.
+std::string name_of_property(std::string_view written) {
+  std::string name;
+  for (const char c : written)
+    if (std::string_view(" -_").find(c) == std::string_view::npos)
+      name.push_back(c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c);
+  return name;
+}
+
+// The first of them that the pattern has, as it is written there; empty if there is none.
+std::string_view other_set(std::string_view pattern) {
+  for (size_t at = 0; at < pattern.size(); ++at) {
+    const std::string_view rest = pattern.substr(at);
+    const bool is_bracket = rest.starts_with("[:");
+    if (is_bracket || rest.starts_with("\\p{") || rest.starts_with("\\P{")) {
+      const std::string_view end = is_bracket ? ":]" : "}";
+      const size_t begin = is_bracket ? 2 : 3, length = std::min(rest.find(end), rest.size());
+      std::string_view name = rest.substr(begin, length - begin);
+      if (name.starts_with('^')) name.remove_prefix(1);
+      if (is_bracket ? contains(kOtherBrackets, name) : contains(kOtherProperties, name_of_property(name)))
+        return rest.substr(0, length + end.size());
+    }
+    if (pattern[at] == '\\') ++at;
+  }
+  return {};
+}
+
 void start_oniguruma() {
   OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
   [[maybe_unused]] static const int started = onig_initialize(encodings, 1);
@@ -44,6 +80,10 @@ SplitPattern::SplitPattern(const std::string& pattern, const std::string& origin
   if (code != ONIG_NORMAL)
     throw ConfigError(cat(origin, ": the tokenizer's split pattern is not valid: ",
                           quotation(onig_message(code, &info)), ": ", quotation(pattern)));
+  if (const std::string_view other = other_set(pattern_); !other.empty())
+    refuse_tokenizer(origin, cat("the tokenizer's split pattern has ", quotation(other),
+                                 ", which is another set of characters in the library's version of "
+                                 "Oniguruma"));
   regex_ = std::shared_ptr<void>(regex, [](void* r) { onig_free(static_cast<regex_t*>(r)); });
 }
 

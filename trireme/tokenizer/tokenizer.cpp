@@ -56,6 +56,11 @@ Tokenizer::Tokenizer(const Json& json, std::filesystem::path file)
     refuse_tokenizer(origin,
                      "the tokenizer's Metaspace has the prepend_scheme first behind a normalizer that may "
                      "remove the beginning of a text");
+  // To the library, all that the first character became stands at the beginning.
+  if (pre_tokenizer_.splits_before_the_beginning() && normalizer_.lengthens_the_beginning())
+    refuse_tokenizer(origin,
+                     "the tokenizer's Metaspace has the prepend_scheme first behind a normalizer that may "
+                     "make several characters of the first one, and a pre_tokenizer that may split them");
   const std::vector<AddedToken> added = parse_added_tokens(part(json, "added_tokens", origin), origin);
   // The table of tokens by id has a row for each id: tokenizers that train models leave few ids out.
   const auto largest = static_cast<int64_t>(2 * (model_->vocabulary().size() + added.size()) + 65536);
@@ -125,8 +130,7 @@ void Tokenizer::read_post_processor(const Json& json) {
       return static_cast<int32_t>(whole_number(pair.size() == 2 ? pair[1] : Json(), {0, vocab_size_ - 1},
                                                cat(origin, ": the id of ", name)));
     };
-    before_.insert(before_.begin(), id("cls"));
-    after_.push_back(id("sep"));
+    add_around_texts({id("cls")}, {id("sep")});
     return;
   }
   if (type != "TemplateProcessing")
@@ -148,8 +152,15 @@ void Tokenizer::read_post_processor(const Json& json) {
   if (texts != 1)
     throw ConfigError(cat(file_.string(), ": the post_processor's template for one text names it ", texts,
                           " times; once is built"));
-  before_.insert(before_.begin(), before.begin(), before.end());
-  after_.insert(after_.end(), after.begin(), after.end());
+  add_around_texts(std::move(before), std::move(after));
+}
+
+void Tokenizer::add_around_texts(std::vector<int32_t> before, std::vector<int32_t> after) {
+  if (before.empty() && after.empty()) return;
+  if (!before_.empty() || !after_.empty())  // the library drops some of them then
+    refuse_tokenizer(file_.string(), "the tokenizer's post_processor has two parts that add tokens");
+  before_ = std::move(before);
+  after_ = std::move(after);
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text) const {

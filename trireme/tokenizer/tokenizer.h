@@ -56,6 +56,8 @@ class Tokenizer {
 
   // What the post-processor puts before each text: <s>, [CLS]. Often empty.
   const std::vector<int32_t>& begin_of_text() const { return before_; }
+  // And behind it: </s>, [SEP]. Most often empty.
+  const std::vector<int32_t>& behind_text() const { return after_; }
 
   const std::filesystem::path& file() const { return file_; }
 
@@ -64,6 +66,7 @@ class Tokenizer {
   void name_token(int32_t id, std::string_view token, int64_t largest_id);
   void read_added_tokens(const std::vector<AddedToken>& added, int64_t largest_id);
   void read_post_processor(const Json& json);
+  void add_around_texts(std::vector<int32_t> before, std::vector<int32_t> after);
 
   std::filesystem::path file_;
   Normalizer normalizer_;
@@ -73,7 +76,7 @@ class Tokenizer {
   std::vector<std::string> tokens_;  // by id; empty where there is none
   std::unique_ptr<const AddedTokenFinder> find_in_raw_;
   std::unique_ptr<const AddedTokenFinder> find_in_normalized_;
-  std::vector<int32_t> before_;  // ids that the post-processor puts before a text
+  std::vector<int32_t> before_;
   std::vector<int32_t> after_;
   int64_t vocab_size_ = 0;
 };

@@ -18,6 +18,7 @@
 #include "trireme/base/option_list.h"
 #include "trireme/base/parse_whole.h"
 #include "trireme/base/safetensors.h"
+#include "trireme/model/checkpoint_files.h"
 #include "trireme/train/checkpoint_names.h"
 #include "trireme/train/checksum.h"
 
@@ -132,9 +133,10 @@ CheckpointManifest read_manifest(const fs::path& dir) {
     throw DataError(
         cat(origin, ": \"step\" is ", manifest.step, ", but the folder is that of step ", *named));
   for (const auto& [name, entry] : object_value(json, "files", origin).items()) {
-    if (!is_plain_file_name(name) || name == kManifestFile)
-      throw DataError(
-          cat(origin, ": \"files\" has \"", quotation(name), "\"; expected names of files in this folder"));
+    if ((!is_plain_file_name(name) && !is_further_chat_template(name)) || name == kManifestFile)
+      throw DataError(cat(origin, ": \"files\" has \"", quotation(name),
+                          "\"; expected names of files in this folder, or of ", kChatTemplatesFolder,
+                          "/NAME.jinja"));
     const std::string file_origin = cat(origin, ": ", quotation(name));
     const int64_t bytes = whole_number(entry, "bytes", {}, file_origin);
     manifest.files[name] = {bytes, parse_checksums(entry, bytes, manifest.chunk_bytes, file_origin)};

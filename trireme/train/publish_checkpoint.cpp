@@ -2,7 +2,6 @@
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
-#include "trireme/base/folder_entries.h"
 #include "trireme/base/make_folder.h"
 #include "trireme/base/safetensors.h"
 #include "trireme/model/checkpoint_files.h"
@@ -80,11 +79,8 @@ void publish_checkpoint(const RunDirectory& run, const CheckpointTexts& contents
     write_durable(temporary / name, text);
     manifest.files[name] = describe_file(temporary / name);
   }
-  for (const std::string& name : tokenizer_file_names()) {
-    if (contents.tokenizer_from.empty() || !is_there(contents.tokenizer_from / name)) continue;
-    copy_durable(contents.tokenizer_from / name, temporary / name);
+  for (const std::string& name : copy_tokenizer(contents.tokenizer_from, temporary))
     manifest.files[name] = describe_file(temporary / name);
-  }
   write_manifest(temporary, manifest);
   sync_folder(temporary);
   run.publish(contents.step);
