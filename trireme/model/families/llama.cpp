@@ -12,6 +12,7 @@
 #include "trireme/model/families/layer_input.h"
 #include "trireme/model/language_model.h"
 #include "trireme/model/model_family.h"
+#include "trireme/model/rope_config.h"
 
 namespace trireme {
 namespace llama {
