@@ -245,7 +245,7 @@ TEST(MemoryChanges, beyond_the_heads_data_parallel_ranks_join_a_ring) {
 TEST(MemoryChanges, a_printed_share_of_layers_is_as_many_layers) {
   for (const int64_t layers : {1, 32, 80, 126, 1000})
     for (int64_t keeping = 1; keeping < layers; ++keeping) {
-      const std::string flags = keep_attention_on(keeping, layers).flags;
+      const std::string flags = keep_attention_on(keeping, {Recompute::none, 1, 1, layers}).flags;
       const double share = std::stod(flags.substr(flags.rfind(' ')));
       const RecomputePlan plan{Recompute::keep_attention, 1, share, layers};
       ASSERT_EQ(plan.layers_keeping(KeptPart::attention), keeping) << flags;

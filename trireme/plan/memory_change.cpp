@@ -4,7 +4,6 @@
 
 #include "trireme/attention/head_shares.h"
 #include "trireme/base/error.h"
-#include "trireme/base/sizes.h"
 #include "trireme/forecast/sequence_ranks.h"
 #include "trireme/forecast/tile_rules.h"
 
@@ -95,9 +94,9 @@ class ChangeTable {
 
   void recompute() {
     begin_kind();
-    const int64_t layers = in_.model.layers;
-    if (in_.recompute.keeps_more_than_attention()) add(keep_attention_on(layers, layers));
-    if (in_.recompute.policy != Recompute::full) add(keep_attention_on(0, layers));
+    const int64_t layers = in_.recompute.layers;
+    if (in_.recompute.keeps_more_than_attention()) add(keep_attention_on(layers, in_.recompute));
+    if (in_.recompute.policy != Recompute::full) add(keep_attention_on(0, in_.recompute));
     begin_kind();
     for (const int64_t every : {2, 4})
       if (every > in_.recompute.checkpoint_every && every <= layers)
@@ -192,20 +191,20 @@ std::vector<std::vector<MemoryChange>> possible_changes(const PlannedStep& step,
   return ChangeTable(step, hardware, allowed).run();
 }
 
-MemoryChange keep_attention_on(int64_t keeping_layers, int64_t layers) {
-  const bool full = keeping_layers == 0;
-  const double share = full ? 1 : static_cast<double>(keeping_layers) / static_cast<double>(layers);
+MemoryChange keep_attention_on(int64_t keeping_layers, const RecomputePlan& before) {
+  const RecomputePlan then =
+      plan_keeping({.attention = keeping_layers}, before.checkpoint_every, before.layers);
   MemoryChange change;
   change.kind = ChangeKind::recompute;
-  change.flags = cat("--recompute ", full ? "full" : "keep_attention");
-  if (share < 1) change.flags += cat(" --keep_fraction ", format_fixed(share, 4));
-  if (!full)
-    change.note = cat("attention's output is kept on ", keeping_layers, " of ", layers,
+  change.flags = recompute_flags(before, then);
+  if (keeping_layers > 0)
+    change.note = cat("attention's output is kept on ", keeping_layers, " of ", before.layers,
                       " layers; the Trainer's checkpointing keeps it on none: less memory, more time");
   change.trainer = "gradient_checkpointing=True";
-  change.apply = [full, share](PlannedStep& step) {
-    RecomputePlan& plan = step.inputs.recompute;
-    plan = {full ? Recompute::full : Recompute::keep_attention, plan.checkpoint_every, share, plan.layers};
+  change.apply = [then](PlannedStep& step) {
+    const int64_t every = step.inputs.recompute.checkpoint_every;
+    step.inputs.recompute = then;
+    step.inputs.recompute.checkpoint_every = every;
   };
   return change;
 }

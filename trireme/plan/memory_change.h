@@ -73,8 +73,8 @@ std::vector<std::vector<MemoryChange>> possible_changes(const PlannedStep& step,
                                                         const HardwareProfile& hardware,
                                                         const ChangesAllowed& allowed);
 
-// keep_attention on the last `keeping_layers`, and the others full.
-MemoryChange keep_attention_on(int64_t keeping_layers, int64_t layers);
+// keep_attention on the last `keeping_layers`, and the others full, in place of `before`.
+MemoryChange keep_attention_on(int64_t keeping_layers, const RecomputePlan& before);
 
 // Whether its options may stand together, by the rules of engine/check_options.cpp and
 // train/check_options.cpp.

@@ -191,7 +191,7 @@ std::string changed_options_of(const Planned& best, const Planned& other) {
        name_of(b.offload.activations));
   RecomputePlan kept_of_best = a.recompute, kept = b.recompute;
   kept_of_best.checkpoint_every = kept.checkpoint_every = 1;  // told by itself
-  tell(kept != kept_of_best, "--recompute ", kept.description());
+  tell(kept != kept_of_best, recompute_flags(kept_of_best, kept));
   const int64_t every = b.recompute.checkpoint_every;
   tell(a.recompute.checkpoint_every != every, "--checkpoint_every ", every);
   tell(a.head_chunks != b.head_chunks, "--head_chunks ", b.head_chunks);
