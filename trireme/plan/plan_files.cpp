@@ -69,16 +69,14 @@ std::string run_yaml(const std::string& title, const TrainOptionValues& options)
 std::string stages_yaml(const std::string& title, const PlanRequest& request,
                         const std::vector<Planned>& stages) {
   std::string text = cat("# ", title, "\n");
-  const auto count = static_cast<int64_t>(stages.size());
   for (const Planned& stage : stages) {
     const char* begin = "- {";
     for (const ChosenOption& each : chosen_options(request, stage)) {
       text += cat(begin, each.name, ": ", each.value.dump());
       begin = ", ";
     }
-    text += request.token_budget > 0
-                ? cat(", tokens: ", std::max<int64_t>(1, request.token_budget / count), "}\n")
-                : cat(", steps: ", kStepsOfStage, "}\n");
+    text += request.token_budget > 0 ? cat(", tokens: ", request.token_budget, "}\n")
+                                     : cat(", steps: ", kStepsOfStage, "}\n");
   }
   return text;
 }
