@@ -47,8 +47,7 @@ class CandidateList {
     const int chunks = pinned_.head_chunks.value_or(1);
     if (chunks > 1 && (ulysses == 1 || chunks > most_heads_of_rank(request_.model.heads, ulysses)))
       return false;
-    const SampleLayout layout{tokens_, ulysses, ring};
-    return tokens_ >= layout.ranks() && (!request_.settings.strict_divisible || layout.divisible());
+    return SampleLayout{tokens_, ulysses, ring}.is_possible(request_.settings.strict_divisible);
   }
 
   std::vector<Batches> batches(int data_parallel, int64_t shard_tokens) const {

@@ -6,11 +6,20 @@
 #include "trireme/base/error.h"
 #include "trireme/forecast/sequence_ranks.h"
 #include "trireme/forecast/tile_rules.h"
+#include "trireme/plan/planned_inputs.h"
 
 namespace trireme {
 namespace {
 
 using ChangeKind = MemoryChangeKind;
+
+// Of the rank that is the fullest there; accumulation keeps the samples of a step.
+void put_on_mesh(PlannedStep& step, int ranks, int ulysses, int ring) {
+  const int64_t groups = step.data_parallel();
+  const int rank = fullest_sequence_rank(step.inputs.model, {.ulysses = ulysses, .ring = ring});
+  step.inputs = with_sequence_ranks(with_ranks(std::move(step.inputs), ranks, rank), ulysses, ring, rank);
+  step.inputs.micro_batches *= groups / step.data_parallel();
+}
 
 // The rows of a table of changes, one kind after the other.
 class ChangeTable {
@@ -38,12 +47,10 @@ class ChangeTable {
   void sequence_ranks() {
     begin_kind();
     for (PlannedStep then = step_; then.data_parallel() > 1;) {
-      const auto more = more_sequence_ranks(then.inputs);
+      const auto more = with_more_sequence_ranks(then);
       if (!more) return;
-      const int64_t groups = then.data_parallel();
-      then.inputs = more->inputs;
-      then.inputs.micro_batches *= groups / then.data_parallel();
-      add_sequence_ranks(then);
+      then = *more;
+      if (allowed_.allow_shares_of(then)) add_sequence_ranks(then);
     }
   }
   void add_sequence_ranks(const PlannedStep& then) {
@@ -57,10 +64,8 @@ class ChangeTable {
                          ring > 1 ? cat(", sp_ring=", ring) : std::string(), ")");
     change.note = cat("data-parallel ranks become sequence ranks: degree ", step_.sequence_ranks(), " -> ",
                       then.sequence_ranks());
-    const int64_t times = then.inputs.micro_batches / step_.inputs.micro_batches;
-    change.apply = [ulysses, ring, times](PlannedStep& step) {
-      step.inputs = with_sequence_ranks(step.inputs, ulysses, ring, step.inputs.rank % (ulysses * ring));
-      step.inputs.micro_batches *= times;
+    change.apply = [ulysses, ring](PlannedStep& step) {
+      put_on_mesh(step, step.inputs.ranks, ulysses, ring);
     };
     add(std::move(change));
   }
@@ -189,6 +194,13 @@ std::vector<std::vector<MemoryChange>> possible_changes(const PlannedStep& step,
                                                         const HardwareProfile& hardware,
                                                         const ChangesAllowed& allowed) {
   return ChangeTable(step, hardware, allowed).run();
+}
+
+std::optional<PlannedStep> with_more_sequence_ranks(PlannedStep step) {
+  const auto more = more_sequence_ranks(step.inputs);
+  if (!more) return std::nullopt;
+  put_on_mesh(step, more->inputs.ranks, more->inputs.ulysses, more->inputs.ring);
+  return step;
 }
 
 MemoryChange keep_attention_on(int64_t keeping_layers, const RecomputePlan& before) {
