@@ -223,6 +223,20 @@ TEST(MemoryChanges, of_strict_shares_are_degrees_and_lengths_that_divide) {
   EXPECT_EQ(answer.longest_tokens % 3, 0);
 }
 
+TEST(MemoryChanges, an_optimizer_that_keeps_nothing_is_not_offloaded) {
+  const auto offloads = [](int moments, int64_t tile_bytes) {
+    PlannedStep step = llama_step(65536, 1, 8, 2, Recompute::full);
+    step.inputs.moments = moments;
+    step.inputs.tile_bytes = tile_bytes;
+    return std::ranges::any_of(possible_changes(step, gpu_80gb(), {}), [](const auto& choices) {
+      return choices.front().kind == MemoryChangeKind::offload_optimizer;
+    });
+  };
+  EXPECT_FALSE(offloads(0, 4)) << "SGD in fp32";
+  EXPECT_TRUE(offloads(0, 2)) << "masters";
+  EXPECT_TRUE(offloads(2, 4)) << "moments";
+}
+
 TEST(MemoryChanges, updates_in_backward_never_meet_accumulation) {
   PlannedStep step = llama_step(262144, 4, 8, 0, Recompute::full);
   for (const int64_t accumulation : {1, 2}) {

@@ -118,7 +118,7 @@ class ChangeTable {
   void offload_of(ChangeKind kind, Offload OffloadOptions::*what, const std::string& deepspeed_block) {
     begin_kind();
     const bool stepped_on_host = kind == ChangeKind::offload_optimizer;
-    if (stepped_on_host && hardware_.host_optimizer_per_second <= 0) return;
+    if (stepped_on_host && !host_can_step(in_, hardware_)) return;
     for (const Offload offload : {Offload::cpu, Offload::disk}) {
       if (offload <= in_.offload.*what || !can_offload(offload)) continue;
       MemoryChange change;

@@ -4,6 +4,7 @@
 
 #include "trireme/base/contains.h"
 #include "trireme/base/sizes.h"
+#include "trireme/plan/planned_inputs.h"
 #include "trireme/plan/search.h"
 #include "trireme/plan/step_causes.h"
 
@@ -127,7 +128,8 @@ class Alternatives {
     if (is_on_host(request.pinned) && request.hardware.is_gpu &&
         request.hardware.to_host.bytes_per_second <= 0)
       return;
-    if (request.pinned.offload_optimizer != Offload::none && request.hardware.host_optimizer_per_second <= 0)
+    if (request.pinned.offload_optimizer != Offload::none &&
+        !host_can_step(best_.step.inputs, request.hardware))
       return;
     if (!request.hardware.is_gpu && is_on_host(request.pinned) && !is_on_host(pinned_as(c_))) return;
     for (const Candidate& candidate : list_candidates(request, c_.ranks(), best_.tokens()))
