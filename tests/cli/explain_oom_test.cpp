@@ -1,9 +1,11 @@
 // `trireme plan --explain_oom`: the run that is explained is the one that was told, by flags, by a run's
-// folder or by a DeepSpeed file, and the first set of changes makes it fit.
+// folder or by a DeepSpeed file, and each set of changes makes it fit.
 #include "trireme/cli/explain_oom.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 
 #include <gmock/gmock.h>
@@ -36,10 +38,11 @@ class ExplainOom : public ::testing::Test {
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
-  static Json answer(Words words, int expected_code) {
+  static Json answer(const Words& words, int expected_code) { return answer_of(asked(words), expected_code); }
+  static Json answer_of(Words words, int expected_code) {
     words.emplace_back("--json");
     ::testing::internal::CaptureStdout();
-    const int code = run_plan(asked(words));
+    const int code = run_plan(words);
     const std::string text = ::testing::internal::GetCapturedStdout();
     EXPECT_EQ(code, expected_code);
     return parse_json(text, "answer");
@@ -57,17 +60,68 @@ Words with(Words words, const Words& more) {
   return words;
 }
 
-TEST_F(ExplainOom, the_first_set_of_changes_given_as_flags_fits) {
-  const Json before = answer(with(kLlama, {"--zero", "1", "--recompute", "full", "--explain_oom"}), 0);
-  EXPECT_EQ(before["fits"], false);
-  ASSERT_FALSE(before["sets"].empty());
-  std::istringstream flags(before["sets"][0]["flags"].get<std::string>());
-  Words changed = with(kLlama, {"--recompute", "full", "--explain_oom"});
-  for (std::string word; flags >> word;) changed.push_back(word);
-  EXPECT_THAT(changed, ::testing::Contains("--zero"));
-  const Json after = answer(changed, 0);
-  EXPECT_EQ(after["fits"], true);
-  EXPECT_EQ(after["cost"]["device_bytes"], before["sets"][0]["cost"]["device_bytes"]);
+Words words_of(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
+}
+
+// `run` with these flags in place of its own of the same names.
+Words changed(const Words& run, const Words& flags) {
+  Words words;
+  bool replaced = false;
+  for (const std::string& word : run) {
+    if (word.starts_with("--")) replaced = std::ranges::find(flags, word) != flags.end();
+    if (!replaced) words.push_back(word);
+  }
+  return with(words, flags);
+}
+
+// Each run has a policy: `auto` fills the memory that a set of changes leaves free.
+TEST_F(ExplainOom, each_set_of_changes_given_as_flags_takes_what_was_told_and_fits) {
+  for (const char* run : {
+           "--model llama3-8b --gpu h100-80gb --gpus 8 --max_seq_length 256k --ulysses 4 --zero 1 "
+           "--per_device_train_batch_size 1 --recompute none",
+           // More micro-batches, of gradients that leave in backward.
+           "--model gemma2-27b --gpu h100-80gb --gpus 8 --max_seq_length 128k --ulysses 4 --zero 2 "
+           "--per_device_train_batch_size 2 --offload_optimizer cpu --recompute full",
+           "--model gemma4-e4b --gpu h100-80gb --gpus 8 --max_seq_length 256k --ring 2 --zero 2 "
+           "--per_device_train_batch_size 2 --recompute full",
+           // Of three Ulysses ranks another than the first is the fullest.
+           "--model ministral3-8b --gpu a100-80gb --gpus 6 --max_seq_length 65536 --ring 2 "
+           "--host_memory_limit 200g --per_device_train_batch_size 8 --recompute none "
+           "--gradient_accumulation_steps 4",
+           "--model qwen3.5-9b --gpu h100-80gb --gpus 6 --max_seq_length 512k --ring 2 --recompute full",
+           // Shares that stay in force unless others are given.
+           "--model llama3-8b --gpu h100-80gb --gpus 8 --max_seq_length 160k --ulysses 8 --zero 3 "
+           "--per_device_train_batch_size 1 --recompute keep_attention --keep_qkv_fraction 1 "
+           "--keep_mlp_fraction 1",
+           "--model llama3-8b --gpu h100-80gb --gpus 8 --max_seq_length 512k --ulysses 8 --zero 3 "
+           "--per_device_train_batch_size 1 --recompute none --keep_fraction 0.5",
+           "--model qwen2-7b --gpu a100-40gb --gpus 8 --max_seq_length 262146 --ulysses 2 --zero 3 "
+           "--per_device_train_batch_size 1 --recompute keep_attention --strict_divisible",
+           // A host that has no room for what all layers but two keep.
+           "--model llama3-8b --gpu h100-80gb --gpus 8 --max_seq_length 256k --zero 3 "
+           "--per_device_train_batch_size 1 --recompute keep_attention --offload_activations cpu "
+           "--host_memory_limit 200g",
+       }) {
+    SCOPED_TRACE(run);
+    const Words words = with(words_of(run), {"--explain_oom"});
+    const Json before = answer_of(words, 0);
+    EXPECT_EQ(before["fits"], false);
+    ASSERT_FALSE(before["sets"].empty());
+    for (const Json& set : before["sets"]) {
+      const std::string flags = set["flags"];
+      SCOPED_TRACE(flags);
+      const Json after = answer_of(changed(words, words_of(flags)), 0);
+      EXPECT_EQ(after["fits"], true);
+      EXPECT_EQ(after["cost"], set["cost"]);
+    }
+  }
+}
+
+TEST_F(ExplainOom, a_policy_that_is_given_is_that_of_all_layers) {
+  const Words run = with(kLlama, {"--zero", "1", "--recompute", "keep_attention", "--explain_oom"});
+  EXPECT_EQ(answer(run, 0), answer(with(run, {"--keep_fraction", "1"}), 0));
 }
 
 TEST_F(ExplainOom, what_is_not_given_is_what_train_takes) {

@@ -1,5 +1,5 @@
 // What the planner proposes against an out-of-memory error is what train and its reader of DeepSpeed's
-// configuration take, and both mean the same.
+// configuration take, and both mean the same; train takes what runners-up differ by, too.
 #include <sstream>
 
 #include <gtest/gtest.h>
@@ -7,8 +7,10 @@
 #include "trireme/cli/deepspeed_config.h"
 #include "trireme/cli/train.h"
 #include "trireme/plan/memory_change_sets.h"
+#include "trireme/plan/plan.h"
 
 #include "tests/plan/llama_3_8b.h"
+#include "tests/plan/small_request.h"
 
 namespace trireme::memory_change_flags_test {
 namespace {
@@ -58,6 +60,15 @@ TEST(MemoryChangeFlags, train_takes_each) {
       ++changes;
     }
   EXPECT_GE(changes, 20);
+}
+
+TEST(MemoryChangeFlags, train_takes_those_of_runners_up) {
+  for (const int64_t mebibytes : {80, 120, 400}) {
+    const PlanRequest request = testing::small_request(8, 16384, mebibytes << 20);
+    const Plan plan = make_plan(request);
+    ASSERT_FALSE(plan.runners_up.empty());
+    for (const RunnerUp& runner : plan.runners_up) expect_train_takes(runner.change);
+  }
 }
 
 TEST(MemoryChangeFlags, a_patch_of_ds_config_means_its_flags) {

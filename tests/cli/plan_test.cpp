@@ -182,6 +182,20 @@ TEST_F(PlanCommand, shares_the_tokens_of_a_run_among_its_stages) {
   EXPECT_EQ(tokens, 9 * 1024);
 }
 
+TEST_F(PlanCommand, tells_each_stage_s_share_of_the_budget) {
+  const Words words = on_cpu({"--stages", "16,32,64", "--tokens", "9k"});
+  EXPECT_THAT(output_of(words).text, AllOf(HasSubstr("3,072 tokens: "), HasSubstr("9,216 tokens: ")));
+  Words as_json = words;
+  as_json.emplace_back("--json");
+  for (const Json& stage : parse_json(output_of(as_json).text, "plan")) {
+    const Json& budget = stage["budget"];
+    EXPECT_EQ(budget["tokens"], 3 * 1024);
+    const double seconds = 3 * 1024 / stage["best"]["time"]["tokens_per_second"].get<double>();
+    EXPECT_DOUBLE_EQ(budget["seconds"], seconds);
+    EXPECT_DOUBLE_EQ(budget["device_hours"], seconds / 3600 * stage["best"]["devices"].get<double>());
+  }
+}
+
 TEST_F(PlanCommand, the_ds_config_it_writes_says_the_same) {
   const fs::path folder = folder_.path() / "plan";
   ASSERT_EQ(output_of(on_cpu({"--gpus", "4", "--sp", "2", "--zero", "2", "--samples_per_step", "8",

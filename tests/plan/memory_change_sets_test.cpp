@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "trireme/forecast/memory_forecast.h"
+#include "trireme/forecast/choose_resident_layers.h"
 #include "trireme/plan/memory_answer_text.h"
 
 #include "tests/plan/llama_3_8b.h"
@@ -14,8 +14,17 @@
 namespace trireme::testing {
 namespace {
 
-bool fits_by_the_forecast(const PlannedStep& step, const HardwareProfile& hardware, int64_t device_bytes) {
-  const MemoryForecast forecast = memory_forecast(step.inputs);
+// As a run within the same limits chooses which activations stay on the device.
+MemoryForecast forecast_of(PlannedStep& step, const HardwareProfile& hardware, int64_t device_bytes) {
+  const int64_t machine_ranks = std::min(step.inputs.ranks, hardware.devices_per_machine);
+  const bool limited = hardware.host_memory_bytes > 0 && hardware.is_gpu;
+  return choose_resident_layers(
+      step.inputs, device_bytes,
+      limited ? hardware.host_memory_bytes / machine_ranks : std::numeric_limits<int64_t>::max());
+}
+
+bool fits_by_the_forecast(PlannedStep step, const HardwareProfile& hardware, int64_t device_bytes) {
+  const MemoryForecast forecast = forecast_of(step, hardware, device_bytes);
   const int64_t machine_ranks = std::min(step.inputs.ranks, hardware.devices_per_machine);
   return forecast.peak_total_bytes <= device_bytes &&
          (hardware.host_memory_bytes == 0 || !hardware.is_gpu ||
@@ -36,13 +45,13 @@ void expect_laws(const PlannedStep& step, const HardwareProfile& hardware, int64
     const MemoryChangeSet& set = answer.sets[i];
     SCOPED_TRACE(set.flags(step));
     EXPECT_TRUE(flags.insert(set.flags(step)).second);
-    const PlannedStep then = applied(step, set.changes);
+    PlannedStep then = applied(step, set.changes);
     EXPECT_TRUE(fits_by_the_forecast(then, hardware, device_bytes));
     EXPECT_TRUE(options_agree(then));
     EXPECT_EQ(then.tokens(), step.tokens());
     EXPECT_EQ(then.inputs.ranks, step.inputs.ranks);
     EXPECT_EQ(then.attention_pairs, step.attention_pairs);
-    EXPECT_EQ(set.cost.device_bytes, memory_forecast(then.inputs).peak_total_bytes);
+    EXPECT_EQ(set.cost.device_bytes, forecast_of(then, hardware, device_bytes).peak_total_bytes);
     EXPECT_DOUBLE_EQ(set.cost.seconds, step_time(then, hardware).seconds);
     for (size_t left_out = 0; left_out < set.changes.size(); ++left_out) {
       std::vector<MemoryChange> fewer = set.changes;
@@ -169,15 +178,15 @@ TEST(MemoryChanges, the_host_is_a_limit_too_and_a_disk_is_taken_last) {
   hardware.host_memory_bytes = int64_t{4} << 30;
   expect_laws(step, hardware, limit, find_memory_changes(step, hardware, limits_of(step, hardware, limit)));
   EXPECT_FALSE(uses(Offload::cpu));
-  // A run that fills the host alone.
-  hardware.host_memory_bytes = int64_t{200} << 30;
+  // A run that fills the host, with as much on the device as that holds.
+  hardware.host_memory_bytes = int64_t{100} << 30;
   step.inputs.offload.activations = Offload::cpu;
-  const MemoryChanges answer =
-      find_memory_changes(step, hardware, limits_of(step, hardware, kGpuLimit_bytes));
-  EXPECT_LE(answer.cost.device_bytes, kGpuLimit_bytes);
+  const MemoryChanges answer = find_memory_changes(step, hardware, limits_of(step, hardware, limit));
+  EXPECT_LE(answer.cost.device_bytes, limit);
+  EXPECT_GT(answer.step.inputs.resident_layers, ResidentLayers{}.resident_layers);
   EXPECT_FALSE(answer.fits());
   ASSERT_FALSE(answer.sets.empty());
-  expect_laws(step, hardware, kGpuLimit_bytes, answer);
+  expect_laws(step, hardware, limit, answer);
 }
 
 TEST(MemoryChanges, what_a_caller_rules_out_is_in_no_set) {
@@ -190,6 +199,42 @@ TEST(MemoryChanges, what_a_caller_rules_out_is_in_no_set) {
       EXPECT_EQ(set.step.inputs.state_bytes, 4);
       EXPECT_FALSE(set.step.inputs.update_in_backward);
     }
+}
+
+TEST(MemoryChanges, of_strict_shares_are_degrees_and_lengths_that_divide) {
+  const auto degrees = [](int64_t tokens, bool strict) {
+    std::vector<int> all;
+    const PlannedStep step = llama_step(tokens, 2, 16, 3, Recompute::full);
+    for (const auto& choices : possible_changes(step, gpu_80gb(), {.strict_divisible = strict}))
+      for (const MemoryChange& change : choices)
+        if (change.kind == MemoryChangeKind::sequence_ranks)
+          all.push_back(applied(step, {change}).inputs.ulysses);
+    return all;
+  };
+  using Degrees = std::vector<int>;
+  EXPECT_EQ(degrees(262146, false), (Degrees{4, 8, 16}));
+  EXPECT_EQ(degrees(262146, true), Degrees{});
+  EXPECT_EQ(degrees(262148, true), Degrees{4});
+  EXPECT_EQ(degrees(262144, true), (Degrees{4, 8, 16}));
+  const PlannedStep step = llama_step(3 << 20, 3, 3, 3, Recompute::full);
+  const MemoryChanges answer = find_memory_changes(
+      step, gpu_80gb(), limits_of(step, gpu_80gb(), int64_t{8} << 30), {.strict_divisible = true});
+  ASSERT_TRUE(answer.nearest);
+  EXPECT_EQ(answer.longest_tokens % 3, 0);
+}
+
+TEST(MemoryChanges, an_optimizer_that_keeps_nothing_is_not_offloaded) {
+  const auto offloads = [](int moments, int64_t tile_bytes) {
+    PlannedStep step = llama_step(65536, 1, 8, 2, Recompute::full);
+    step.inputs.moments = moments;
+    step.inputs.tile_bytes = tile_bytes;
+    return std::ranges::any_of(possible_changes(step, gpu_80gb(), {}), [](const auto& choices) {
+      return choices.front().kind == MemoryChangeKind::offload_optimizer;
+    });
+  };
+  EXPECT_FALSE(offloads(0, 4)) << "SGD in fp32";
+  EXPECT_TRUE(offloads(0, 2)) << "masters";
+  EXPECT_TRUE(offloads(2, 4)) << "moments";
 }
 
 TEST(MemoryChanges, updates_in_backward_never_meet_accumulation) {
@@ -242,10 +287,24 @@ TEST(MemoryChanges, beyond_the_heads_data_parallel_ranks_join_a_ring) {
   EXPECT_LT(memory_forecast(then.inputs).peak_total_bytes, memory_forecast(step.inputs).peak_total_bytes);
 }
 
+// 32 heads of 8 key/value heads over three ranks: 11, 11 and 10, and the second has four key/value heads.
+TEST(MemoryChanges, more_sequence_ranks_take_what_the_fullest_of_them_takes) {
+  PlannedStep step = llama_step(65536, 1, 6, 3, Recompute::none);
+  step.inputs = with_sequence_ranks(step.inputs, 1, 2, 0);
+  const auto kinds = possible_changes(step, gpu_80gb(), {});
+  ASSERT_EQ(kinds.front().front().flags, "--ulysses 3");
+  const ForecastInputs then = applied(step, {kinds.front().front()}).inputs;
+  int64_t most = 0;
+  for (int rank = 0; rank < 6; ++rank)
+    most = std::max(most, memory_forecast(with_sequence_ranks(then, 3, 2, rank)).peak_total_bytes);
+  EXPECT_GT(most, memory_forecast(with_sequence_ranks(then, 3, 2, 0)).peak_total_bytes);
+  EXPECT_EQ(memory_forecast(then).peak_total_bytes, most);
+}
+
 TEST(MemoryChanges, a_printed_share_of_layers_is_as_many_layers) {
   for (const int64_t layers : {1, 32, 80, 126, 1000})
     for (int64_t keeping = 1; keeping < layers; ++keeping) {
-      const std::string flags = keep_attention_on(keeping, layers).flags;
+      const std::string flags = keep_attention_on(keeping, {Recompute::none, 1, 1, layers}).flags;
       const double share = std::stod(flags.substr(flags.rfind(' ')));
       const RecomputePlan plan{Recompute::keep_attention, 1, share, layers};
       ASSERT_EQ(plan.layers_keeping(KeptPart::attention), keeping) << flags;

@@ -1,6 +1,8 @@
 // Reasons are true: what is said to be slower is, by that share, and what is over is.
 #include "trireme/plan/runners_up.h"
 
+#include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -64,6 +66,39 @@ TEST(RunnersUp, name_what_grew_most) {
   const RunnerUp loses = compare_with(make_planned(tight, keeps, request.tokens), over, request.hardware);
   EXPECT_EQ(loses.change, "--recompute none");
   EXPECT_THAT(loses.reason, HasSubstr("over on each GPU: activations"));
+}
+
+TEST(RunnersUp, are_told_by_the_options_whose_values_differ) {
+  const PlanRequest request = small_request(1, 16384, 4096 * kMiB);
+  const auto planned = [&](const RecomputePlan& recompute) {
+    Configuration configuration;
+    configuration.tile_tokens = configuration.logits_tile_tokens = 1024;
+    configuration.recompute = recompute;
+    return make_planned(request, configuration, request.tokens);
+  };
+  const Planned whole = planned({Recompute::keep_attention, 1, 1, 4});
+  const Planned parts = planned({Recompute::keep_attention, 1, 0.5, 4, 0.25, 0.75});
+  EXPECT_EQ(
+      changed_options_of(whole, parts),
+      "--recompute keep_attention --keep_fraction 0.5 --keep_qkv_fraction 0.25 --keep_mlp_fraction 0.75");
+  EXPECT_EQ(changed_options_of(parts, whole),
+            "--recompute keep_attention --keep_fraction 1 --keep_qkv_fraction 0 --keep_mlp_fraction 0");
+  EXPECT_EQ(changed_options_of(whole, planned({Recompute::keep_attention, 2, 0.5, 4})),
+            "--recompute keep_attention --keep_fraction 0.5 --checkpoint_every 2");
+}
+
+TEST(RunnersUp, offload_no_optimizer_that_keeps_nothing) {
+  const auto offloads = [](Precision precision) {
+    PlanRequest request = small_request(2, 16384, 4096 * kMiB);
+    request.settings.moments = 0;
+    request.settings.precision = precision;
+    const auto best = Search(request).fastest(2, request.tokens);
+    return std::ranges::any_of(list_runners_up(request, *best), [](const RunnerUp& runner) {
+      return runner.change.find("--offload_optimizer cpu") != std::string::npos;
+    });
+  };
+  EXPECT_FALSE(offloads(Precision::fp32)) << "SGD";
+  EXPECT_TRUE(offloads(Precision::bf16)) << "masters";
 }
 
 TEST(RunnersUp, between_machines_is_said_of_groups_that_cross_them) {

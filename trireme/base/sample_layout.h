@@ -50,6 +50,10 @@ struct SampleLayout {
   bool divisible() const { return tokens % unit() == 0; }
   // The lengths that are divisible are its multiples.
   int64_t unit() const { return ring == 1 ? ulysses : int64_t{2} * ulysses * ring; }
+  // Every rank holds a token, and with --strict_divisible as many as any other.
+  bool is_possible(bool strict_divisible) const {
+    return tokens >= ranks() && (!strict_divisible || divisible());
+  }
 
   bool operator==(const SampleLayout&) const = default;
 };

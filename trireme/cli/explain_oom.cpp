@@ -55,7 +55,10 @@ void pin_defaults_of_train(PlanRequest& request) {
   pin_default(pinned.offload_parameters, defaults.engine.offload.parameters);
   pin_default(pinned.offload_optimizer, defaults.engine.offload.optimizer);
   pin_default(pinned.offload_activations, defaults.engine.offload.activations);
-  if (pinned.recompute) pin_default(pinned.checkpoint_every, 1);  // `auto` chooses it too
+  if (pinned.recompute) {  // `auto` chooses these too
+    pin_default(pinned.checkpoint_every, 1);
+    pin_default(pinned.keep_fraction, defaults.engine.keep_fraction);
+  }
   pin_default(pinned.head_chunks, defaults.engine.head_chunks);
   pin_default(pinned.tile_tokens, tile_tokens_by_rule(request.model, request.hardware.is_gpu));
   pin_default(pinned.logits_tile_tokens,
@@ -149,7 +152,8 @@ int explain_oom(const ExplainFlags& flags, PlanRequest request, bool json) {
       explain_memory(run.step, request.hardware, limits, error,
                      {.disk = request.allow_disk,
                       .optim_state_dtype = request.settings.moments > 0,
-                      .update_in_backward = request.settings.precision != Precision::fp16});
+                      .update_in_backward = request.settings.precision != Precision::fp16,
+                      .strict_divisible = request.settings.strict_divisible});
   if (json)
     std::cout << to_json(answer).dump(1) << std::endl;
   else

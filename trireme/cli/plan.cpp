@@ -142,8 +142,9 @@ std::string stretch_positions(PlanFlags& flags, OptionParser& parser, const Mode
 }
 
 int plan_of_stages(const PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
-                   const PlanRequest& request, const std::string& stretched) {
+                   const PlanRequest& of_run, const std::string& stretched) {
   const std::vector<int64_t> lengths = parse_stage_lengths(flags.stages);
+  const PlanRequest request = of_run.of_stages(std::ssize(lengths));
   flags.pages.check_stages(parser);
   check_planned_positions(request, model.config, lengths.back());
   std::vector<Plan> plans = plan_stages(request, lengths);

@@ -78,17 +78,14 @@ class Proposals {
     // Groups of layers and offload refuse what keeps more.
     const bool keeps_little = plan.policy != Recompute::none && !plan.keeps_more_than_attention();
     if (plan.policy != Recompute::full) {
-      const auto with_policy = [&](Recompute policy) {
-        return [policy](auto& changed) {
-          changed.recompute = {policy, changed.recompute.checkpoint_every, 1, changed.recompute.layers};
-        };
+      const auto propose_policy = [&](Recompute policy, double keep_fraction) {
+        const RecomputePlan then{policy, plan.checkpoint_every, keep_fraction, plan.layers};
+        propose(recompute_flags(plan, then), activations, [&](auto& changed) { changed.recompute = then; });
       };
-      propose("--recompute full", activations, with_policy(Recompute::full));
-      if (plan.keeps_more_than_attention())
-        propose("--recompute keep_attention", activations, with_policy(Recompute::keep_attention));
+      propose_policy(Recompute::full, 1);
+      if (plan.keeps_more_than_attention()) propose_policy(Recompute::keep_attention, 1);
       if (plan.keep_fraction > 0.5 && (plan.policy == Recompute::none || keeps_little))
-        propose(cat("--recompute ", name_of(plan.policy), " --keep_fraction 0.5"), activations,
-                [](auto& changed) { changed.recompute.keep_fraction = 0.5; });
+        propose_policy(plan.policy, 0.5);
     }
     if (!keeps_little) return;
     for (const int64_t every : {2, 4})

@@ -57,6 +57,19 @@ std::string RecomputePlan::description() const {
   return text;
 }
 
+std::string recompute_flags(const RecomputePlan& before, const RecomputePlan& then) {
+  std::string text = cat("--recompute ", name_of(then.policy));
+  const RecomputePlan unless_given;
+  constexpr double kShareSteps = 1e4;  // enough to tell the layers of any model
+  for (const auto& [name, share] : kKeptShareOptions) {
+    const double value = then.*share;
+    // What `auto` chose is in no option of the run, so what is unusual is told in any case.
+    if (value == unless_given.*share && value == before.*share) continue;
+    text += cat(" --", name, " ", std::round(value * kShareSteps) / kShareSteps);
+  }
+  return text;
+}
+
 RecomputePlan plan_keeping(KeptLayers kept, int64_t checkpoint_every, int64_t layers) {
   const auto share = [&](int64_t keeping) {
     return static_cast<double>(keeping) / static_cast<double>(layers);

@@ -92,6 +92,20 @@ struct RecomputePlan {
   bool operator==(const RecomputePlan&) const = default;
 };
 
+// Options of train that set a plan's shares; where they are not given, train takes a new plan's values.
+struct KeptShareOption {
+  const char* name;
+  double RecomputePlan::*share;
+};
+inline constexpr KeptShareOption kKeptShareOptions[] = {
+    {"keep_fraction", &RecomputePlan::keep_fraction},
+    {"keep_qkv_fraction", &RecomputePlan::keep_qkv_fraction},
+    {"keep_mlp_fraction", &RecomputePlan::keep_mlp_fraction}};
+
+// What is given to a run with the policy and shares of `before` so that it has those of `then`:
+// "--recompute keep_attention --keep_fraction 0.5". Groups of layers are not told.
+std::string recompute_flags(const RecomputePlan& before, const RecomputePlan& then);
+
 // How many of the last layers keep each part.
 struct KeptLayers {
   int64_t attention = 0;

@@ -47,8 +47,7 @@ class CandidateList {
     const int chunks = pinned_.head_chunks.value_or(1);
     if (chunks > 1 && (ulysses == 1 || chunks > most_heads_of_rank(request_.model.heads, ulysses)))
       return false;
-    const SampleLayout layout{tokens_, ulysses, ring};
-    return tokens_ >= layout.ranks() && (!request_.settings.strict_divisible || layout.divisible());
+    return SampleLayout{tokens_, ulysses, ring}.is_possible(request_.settings.strict_divisible);
   }
 
   std::vector<Batches> batches(int data_parallel, int64_t shard_tokens) const {
@@ -123,8 +122,8 @@ class CandidateList {
 
   void add_zero(Configuration of_zero) {
     const RunSettings& settings = request_.settings;
-    const bool nothing_stored = settings.moments == 0 && !narrow_tiles();
-    const bool steps_on_host = request_.hardware.host_optimizer_per_second > 0 && !nothing_stored;
+    const bool steps_on_host =
+        host_can_step(planned_inputs(request_, of_zero, tokens_, /*sp_rank=*/0), request_.hardware);
     for (const int zero : pinned_or(pinned_.zero, {0, 1, 2, 3})) {
       if (settings.whole_parameters && zero > 0 && devices_ > 1) continue;
       of_zero.zero = zero;
@@ -145,10 +144,6 @@ class CandidateList {
         }
       }
     }
-  }
-  bool narrow_tiles() const {
-    return multiplies_16_bit(request_.settings.precision, Bf16Matmul::automatic, request_.hardware.is_gpu,
-                             request_.hardware.bf16_products);
   }
 
   void add_recompute(const Configuration& of_recompute) {

@@ -216,7 +216,7 @@ class ChangeSearch {
       if (choice.rung == 0) return;
       Changes changes = set.changes;
       changes[static_cast<size_t>(&change - set.changes.data())] =
-          keep_attention_on(choice.rung, plan.layers);
+          keep_attention_on(choice.rung, step_.inputs.recompute);
       auto kept = with(changes);
       if (!kept || !kept->cost.fits(limits_)) return;
       set_time(*kept);

@@ -6,7 +6,7 @@ MemoryAnswer explain_memory(const PlannedStep& step, const HardwareProfile& hard
                             const TensorLimits& limits, const std::optional<MemoryError>& error,
                             const ChangesAllowed& allowed) {
   MemoryAnswer answer{error, {}, {}, find_memory_changes(step, hardware, limits, allowed)};
-  answer.shortage = memory_shortage(step, answer.changes.limits);
+  answer.shortage = memory_shortage(answer.changes.step, answer.changes.limits);
   if (error)
     answer.causes = memory_error_causes(*error, {step.inputs, limits.device_bytes, hardware.memory_bytes});
   return answer;

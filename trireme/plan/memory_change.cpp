@@ -4,14 +4,22 @@
 
 #include "trireme/attention/head_shares.h"
 #include "trireme/base/error.h"
-#include "trireme/base/sizes.h"
 #include "trireme/forecast/sequence_ranks.h"
 #include "trireme/forecast/tile_rules.h"
+#include "trireme/plan/planned_inputs.h"
 
 namespace trireme {
 namespace {
 
 using ChangeKind = MemoryChangeKind;
+
+// Of the rank that is the fullest there; accumulation keeps the samples of a step.
+void put_on_mesh(PlannedStep& step, int ranks, int ulysses, int ring) {
+  const int64_t groups = step.data_parallel();
+  const int rank = fullest_sequence_rank(step.inputs.model, {.ulysses = ulysses, .ring = ring});
+  step.inputs = with_sequence_ranks(with_ranks(std::move(step.inputs), ranks, rank), ulysses, ring, rank);
+  step.inputs.micro_batches *= groups / step.data_parallel();
+}
 
 // The rows of a table of changes, one kind after the other.
 class ChangeTable {
@@ -39,12 +47,10 @@ class ChangeTable {
   void sequence_ranks() {
     begin_kind();
     for (PlannedStep then = step_; then.data_parallel() > 1;) {
-      const auto more = more_sequence_ranks(then.inputs);
+      const auto more = with_more_sequence_ranks(then);
       if (!more) return;
-      const int64_t groups = then.data_parallel();
-      then.inputs = more->inputs;
-      then.inputs.micro_batches *= groups / then.data_parallel();
-      add_sequence_ranks(then);
+      then = *more;
+      if (allowed_.allow_shares_of(then)) add_sequence_ranks(then);
     }
   }
   void add_sequence_ranks(const PlannedStep& then) {
@@ -58,10 +64,8 @@ class ChangeTable {
                          ring > 1 ? cat(", sp_ring=", ring) : std::string(), ")");
     change.note = cat("data-parallel ranks become sequence ranks: degree ", step_.sequence_ranks(), " -> ",
                       then.sequence_ranks());
-    const int64_t times = then.inputs.micro_batches / step_.inputs.micro_batches;
-    change.apply = [ulysses, ring, times](PlannedStep& step) {
-      step.inputs = with_sequence_ranks(step.inputs, ulysses, ring, step.inputs.rank % (ulysses * ring));
-      step.inputs.micro_batches *= times;
+    change.apply = [ulysses, ring](PlannedStep& step) {
+      put_on_mesh(step, step.inputs.ranks, ulysses, ring);
     };
     add(std::move(change));
   }
@@ -95,9 +99,9 @@ class ChangeTable {
 
   void recompute() {
     begin_kind();
-    const int64_t layers = in_.model.layers;
-    if (in_.recompute.keeps_more_than_attention()) add(keep_attention_on(layers, layers));
-    if (in_.recompute.policy != Recompute::full) add(keep_attention_on(0, layers));
+    const int64_t layers = in_.recompute.layers;
+    if (in_.recompute.keeps_more_than_attention()) add(keep_attention_on(layers, in_.recompute));
+    if (in_.recompute.policy != Recompute::full) add(keep_attention_on(0, in_.recompute));
     begin_kind();
     for (const int64_t every : {2, 4})
       if (every > in_.recompute.checkpoint_every && every <= layers)
@@ -114,7 +118,7 @@ class ChangeTable {
   void offload_of(ChangeKind kind, Offload OffloadOptions::*what, const std::string& deepspeed_block) {
     begin_kind();
     const bool stepped_on_host = kind == ChangeKind::offload_optimizer;
-    if (stepped_on_host && hardware_.host_optimizer_per_second <= 0) return;
+    if (stepped_on_host && !host_can_step(in_, hardware_)) return;
     for (const Offload offload : {Offload::cpu, Offload::disk}) {
       if (offload <= in_.offload.*what || !can_offload(offload)) continue;
       MemoryChange change;
@@ -192,20 +196,27 @@ std::vector<std::vector<MemoryChange>> possible_changes(const PlannedStep& step,
   return ChangeTable(step, hardware, allowed).run();
 }
 
-MemoryChange keep_attention_on(int64_t keeping_layers, int64_t layers) {
-  const bool full = keeping_layers == 0;
-  const double share = full ? 1 : static_cast<double>(keeping_layers) / static_cast<double>(layers);
+std::optional<PlannedStep> with_more_sequence_ranks(PlannedStep step) {
+  const auto more = more_sequence_ranks(step.inputs);
+  if (!more) return std::nullopt;
+  put_on_mesh(step, more->inputs.ranks, more->inputs.ulysses, more->inputs.ring);
+  return step;
+}
+
+MemoryChange keep_attention_on(int64_t keeping_layers, const RecomputePlan& before) {
+  const RecomputePlan then =
+      plan_keeping({.attention = keeping_layers}, before.checkpoint_every, before.layers);
   MemoryChange change;
   change.kind = ChangeKind::recompute;
-  change.flags = cat("--recompute ", full ? "full" : "keep_attention");
-  if (share < 1) change.flags += cat(" --keep_fraction ", format_fixed(share, 4));
-  if (!full)
-    change.note = cat("attention's output is kept on ", keeping_layers, " of ", layers,
+  change.flags = recompute_flags(before, then);
+  if (keeping_layers > 0)
+    change.note = cat("attention's output is kept on ", keeping_layers, " of ", before.layers,
                       " layers; the Trainer's checkpointing keeps it on none: less memory, more time");
   change.trainer = "gradient_checkpointing=True";
-  change.apply = [full, share](PlannedStep& step) {
-    RecomputePlan& plan = step.inputs.recompute;
-    plan = {full ? Recompute::full : Recompute::keep_attention, plan.checkpoint_every, share, plan.layers};
+  change.apply = [then](PlannedStep& step) {
+    const int64_t every = step.inputs.recompute.checkpoint_every;
+    step.inputs.recompute = then;
+    step.inputs.recompute.checkpoint_every = every;
   };
   return change;
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,11 +61,17 @@ struct MemoryChange {
 };
 
 // What a caller rules out: a run in fp16 cannot step in backward, SGD and some optimizers have no bf16
-// moments, a machine has no disk for it.
+// moments, a machine has no disk for it, --strict_divisible asks for equal shares of a sample.
 struct ChangesAllowed {
   bool disk = true;
   bool optim_state_dtype = true;
   bool update_in_backward = true;
+  bool strict_divisible = false;
+
+  bool allow_shares_of(const PlannedStep& step) const {
+    const ForecastInputs& inputs = step.inputs;
+    return SampleLayout{inputs.tokens, inputs.ulysses, inputs.ring}.is_possible(strict_divisible);
+  }
 };
 
 // What each kind could be changed to, the gentlest first; kinds without a choice are left out. Offload only
@@ -73,8 +80,11 @@ std::vector<std::vector<MemoryChange>> possible_changes(const PlannedStep& step,
                                                         const HardwareProfile& hardware,
                                                         const ChangesAllowed& allowed);
 
-// keep_attention on the last `keeping_layers`, and the others full.
-MemoryChange keep_attention_on(int64_t keeping_layers, int64_t layers);
+// With more_sequence_ranks, for the rank that is then the fullest, and as many samples a step.
+std::optional<PlannedStep> with_more_sequence_ranks(PlannedStep step);
+
+// keep_attention on the last `keeping_layers`, and the others full, in place of `before`.
+MemoryChange keep_attention_on(int64_t keeping_layers, const RecomputePlan& before);
 
 // Whether its options may stand together, by the rules of engine/check_options.cpp and
 // train/check_options.cpp.

@@ -1,11 +1,12 @@
 #include "trireme/plan/memory_change_sets.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "trireme/base/error.h"
 #include "trireme/base/joined.h"
-#include "trireme/forecast/memory_forecast.h"
-#include "trireme/forecast/sequence_ranks.h"
+#include "trireme/forecast/choose_resident_layers.h"
+#include "trireme/forecast/memory_fit.h"
 #include "trireme/plan/change_search.h"
 
 namespace trireme {
@@ -18,27 +19,31 @@ bool uses_new_disk(const PlannedStep& before, const PlannedStep& then) {
   return uses_disk(then.inputs.offload) && !uses_disk(before.inputs.offload);
 }
 
-int ranks_that_fit(PlannedStep step, const HardwareProfile& hardware, TensorLimits limits) {
+int ranks_that_fit(PlannedStep step, const HardwareProfile& hardware, TensorLimits limits,
+                   const ChangesAllowed& allowed) {
   for (;;) {
     limits.machine_ranks = hardware.machine_devices(step.inputs.ranks);
-    if (memory_cost(step, limits).fits(limits)) return step.inputs.ranks;
-    const auto more = more_sequence_ranks(step.inputs);
+    if (allowed.allow_shares_of(step) && memory_cost(step, limits).fits(limits)) return step.inputs.ranks;
+    auto more = with_more_sequence_ranks(std::move(step));
     if (!more || more->inputs.ranks > kMostRanksTried) return 0;
-    step.inputs = more->inputs;
+    step = std::move(*more);
   }
 }
 
-int64_t longest_that_fits(PlannedStep step, const TensorLimits& limits) {
+int64_t longest_that_fits(PlannedStep step, const TensorLimits& limits, const ChangesAllowed& allowed) {
+  const SampleLayout layout{step.inputs.tokens, step.inputs.ulysses, step.inputs.ring};
+  const int64_t quantum_tokens =
+      allowed.strict_divisible ? std::lcm(kLengthStep_tokens, layout.unit()) : kLengthStep_tokens;
   const auto fits = [&](int64_t tokens) {
     step.inputs = with_batch(step.inputs, step.inputs.batch, tokens);
     return memory_cost(step, limits).fits(limits);
   };
-  int64_t least = 0, most = step.inputs.tokens / kLengthStep_tokens;
+  int64_t least = 0, most = step.inputs.tokens / quantum_tokens;
   while (most - least > 1) {
     const int64_t middle = least + (most - least) / 2;
-    (fits(middle * kLengthStep_tokens) ? least : most) = middle;
+    (fits(middle * quantum_tokens) ? least : most) = middle;
   }
-  return least * kLengthStep_tokens;
+  return least * quantum_tokens;
 }
 
 }  // namespace
@@ -49,8 +54,10 @@ int64_t StepCost::bytes_too_many(const TensorLimits& limits) const {
   return bytes;
 }
 
-StepCost memory_cost(const PlannedStep& step, const TensorLimits& limits) {
-  const MemoryForecast forecast = memory_forecast(step.inputs);
+StepCost memory_cost(PlannedStep& step, const TensorLimits& limits) {
+  const MemoryForecast forecast = choose_resident_layers(
+      step.inputs, limits.device_bytes,
+      limits.host_bytes > 0 ? limits.host_bytes / limits.machine_ranks : MemoryFit::kNoLimit);
   return {forecast.peak_total_bytes, forecast.host.total() * limits.machine_ranks, 0, 0};
 }
 
@@ -95,16 +102,16 @@ std::string MemoryChangeSet::trireme_alone() const {
 MemoryChanges find_memory_changes(const PlannedStep& step, const HardwareProfile& hardware,
                                   const TensorLimits& limits, const ChangesAllowed& allowed) {
   MemoryChanges answer{step, limits, {}, {}, std::nullopt, 0, 0};
-  answer.cost = memory_cost(step, answer.limits);
-  const StepTime time = step_time(step, hardware);
+  answer.cost = memory_cost(answer.step, answer.limits);
+  const StepTime time = step_time(answer.step, hardware);
   answer.cost.seconds = time.seconds;
   answer.cost.tokens_per_second = time.tokens_per_second;
   if (answer.fits()) return answer;
   answer.sets = fitting_sets(step, hardware, answer.limits, allowed);
   if (!answer.sets.empty()) return answer;
   answer.nearest = nearest_set(step, hardware, answer.limits, allowed);
-  answer.ranks_needed = ranks_that_fit(answer.nearest->step, hardware, limits);
-  answer.longest_tokens = longest_that_fits(answer.nearest->step, answer.limits);
+  answer.ranks_needed = ranks_that_fit(answer.nearest->step, hardware, limits, allowed);
+  answer.longest_tokens = longest_that_fits(answer.nearest->step, answer.limits, allowed);
   return answer;
 }
 

@@ -27,8 +27,9 @@ struct StepCost {
   int64_t bytes_too_many(const TensorLimits& limits) const;  // on the device and the host
 };
 
-// The bytes; without time. A rank's forecast, times the ranks of a machine for its host.
-StepCost memory_cost(const PlannedStep& step, const TensorLimits& limits);
+// The bytes; without time. A rank's forecast, times the ranks of a machine for its host. Writes how many
+// layers' activations stay on the device, as a run within these limits chooses it.
+StepCost memory_cost(PlannedStep& step, const TensorLimits& limits);
 
 struct MemoryChangeSet {
   std::vector<MemoryChange> changes;  // in the order of MemoryChangeKind

@@ -22,24 +22,25 @@ struct ChosenOption {
 std::vector<ChosenOption> chosen_options(const PlanRequest& request, const Planned& planned) {
   const Configuration& c = planned.configuration;
   const bool gathers = c.ring > 1 && request.settings.gathers_keys;
-  return {{"max_seq_length", planned.tokens(), {}},
-          {"per_device_train_batch_size", c.batch, {}},
-          {"gradient_accumulation_steps", c.accumulation, {}},
-          {"ulysses", c.ulysses, {}},
-          {"ring", c.ring, {}},
-          {"ring_method", gathers ? "gather" : "ring", "ring"},
-          {"head_chunks", c.head_chunks, 1},
-          {"zero", c.zero, {}},
-          {"offload_params", name_of(c.offload.parameters), "none"},
-          {"offload_optimizer", name_of(c.offload.optimizer), "none"},
-          {"offload_activations", name_of(c.offload.activations), "none"},
-          {"recompute", name_of(c.recompute.policy), {}},
-          {"keep_fraction", c.recompute.keep_fraction, 1.0},
-          {"keep_qkv_fraction", c.recompute.keep_qkv_fraction, 0.0},
-          {"keep_mlp_fraction", c.recompute.keep_mlp_fraction, 0.0},
-          {"checkpoint_every", c.recompute.checkpoint_every, 1},
-          {"tile_tokens", c.tile_tokens, {}},
-          {"logits_tile_tokens", c.logits_tile_tokens, {}}};
+  std::vector<ChosenOption> options{{"max_seq_length", planned.tokens(), {}},
+                                    {"per_device_train_batch_size", c.batch, {}},
+                                    {"gradient_accumulation_steps", c.accumulation, {}},
+                                    {"ulysses", c.ulysses, {}},
+                                    {"ring", c.ring, {}},
+                                    {"ring_method", gathers ? "gather" : "ring", "ring"},
+                                    {"head_chunks", c.head_chunks, 1},
+                                    {"zero", c.zero, {}},
+                                    {"offload_params", name_of(c.offload.parameters), "none"},
+                                    {"offload_optimizer", name_of(c.offload.optimizer), "none"},
+                                    {"offload_activations", name_of(c.offload.activations), "none"},
+                                    {"recompute", name_of(c.recompute.policy), {}}};
+  const RecomputePlan unless_given;
+  for (const auto& [name, share] : kKeptShareOptions)
+    options.push_back({name, c.recompute.*share, unless_given.*share});
+  options.insert(options.end(), {{"checkpoint_every", c.recompute.checkpoint_every, 1},
+                                 {"tile_tokens", c.tile_tokens, {}},
+                                 {"logits_tile_tokens", c.logits_tile_tokens, {}}});
+  return options;
 }
 
 }  // namespace
@@ -68,16 +69,14 @@ std::string run_yaml(const std::string& title, const TrainOptionValues& options)
 std::string stages_yaml(const std::string& title, const PlanRequest& request,
                         const std::vector<Planned>& stages) {
   std::string text = cat("# ", title, "\n");
-  const auto count = static_cast<int64_t>(stages.size());
   for (const Planned& stage : stages) {
     const char* begin = "- {";
     for (const ChosenOption& each : chosen_options(request, stage)) {
       text += cat(begin, each.name, ": ", each.value.dump());
       begin = ", ";
     }
-    text += request.token_budget > 0
-                ? cat(", tokens: ", std::max<int64_t>(1, request.token_budget / count), "}\n")
-                : cat(", steps: ", kStepsOfStage, "}\n");
+    text += request.token_budget > 0 ? cat(", tokens: ", request.token_budget, "}\n")
+                                     : cat(", steps: ", kStepsOfStage, "}\n");
   }
   return text;
 }

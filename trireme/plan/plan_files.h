@@ -21,8 +21,8 @@ bool is_chosen_by_plan(const std::string& option);
 // YAML for --config, one option a line, after `title` as a comment.
 std::string run_yaml(const std::string& title, const TrainOptionValues& options);
 
-// A list for --context_stages: each stage with all that its plan chose, and its share of the token budget, or
-// a hundred steps where there is none.
+// A list for --context_stages: each stage with all that its plan chose, and the token budget of a stage
+// (PlanRequest::of_stages), or a hundred steps where there is none.
 std::string stages_yaml(const std::string& title, const PlanRequest& request,
                         const std::vector<Planned>& stages);
 

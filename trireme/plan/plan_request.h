@@ -2,6 +2,7 @@
 // chosen already. A pinned option is obeyed, never changed.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -81,6 +82,13 @@ struct PlanRequest {
   PinnedOptions pinned;
   double memory_share = 0.92;  // that a plan may fill of each memory (memory_limits)
   bool allow_disk = false;     // offload to a disk is searched too
+
+  // Of each of so many stages, which share the budget.
+  PlanRequest of_stages(int64_t count) const {
+    PlanRequest stage = *this;
+    if (token_budget > 0) stage.token_budget = std::max<int64_t>(1, token_budget / count);
+    return stage;
+  }
 
   // Of a sample of `sample_tokens`.
   AttentionPairs pairs_of_sample(int64_t sample_tokens) const {

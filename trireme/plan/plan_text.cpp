@@ -55,6 +55,23 @@ std::string memory_text(const PlanRequest& request, const Planned& planned) {
   return text;
 }
 
+struct BudgetCost {
+  int64_t tokens = 0;
+  double seconds = 0, device_seconds = 0;
+};
+
+BudgetCost budget_cost(const PlanRequest& request, const Plan& plan) {
+  const double seconds = plan.seconds_for(request.token_budget);
+  return {request.token_budget, seconds, seconds * plan.best.configuration.ranks()};
+}
+
+std::string budget_text(const PlanRequest& request, const BudgetCost& cost) {
+  return cat(format_count(cost.tokens), " tokens: ", format_duration(cost.seconds), " (",
+             format_fixed(cost.seconds / 86400, 1), " days), ",
+             format_count(std::llround(cost.device_seconds / 3600)),
+             request.hardware.is_gpu ? " GPU-hours" : " rank-hours");
+}
+
 std::string time_text(const PlanRequest& request, const Plan& plan) {
   const StepTime& time = plan.best.time;
   const double devices = plan.best.configuration.ranks();
@@ -80,14 +97,22 @@ std::string time_text(const PlanRequest& request, const Plan& plan) {
                               !plan.reaches(request.target_tokens_per_second) && plan.devices_needed
                                   ? cat("; ", *plan.devices_needed, " would")
                                   : ""));
-  if (request.token_budget > 0) {
-    const double seconds = plan.seconds_for(request.token_budget);
-    text += row("budget", cat(format_count(request.token_budget), " tokens: ", format_duration(seconds), " (",
-                              format_fixed(seconds / 86400, 1), " days), ",
-                              format_count(std::llround(seconds / 3600 * devices)),
-                              request.hardware.is_gpu ? " GPU-hours" : " rank-hours"));
-  }
+  if (request.token_budget > 0) text += row("budget", budget_text(request, budget_cost(request, plan)));
   return text;
+}
+
+// Of each stage, and of all.
+std::string budgets_text(const PlanRequest& request, const std::vector<Plan>& stages) {
+  std::string text = "\nbudget:\n";
+  BudgetCost all;
+  for (const Plan& stage : stages) {
+    const BudgetCost cost = budget_cost(request, stage);
+    text += row(format_count(stage.best.tokens()), budget_text(request, cost));
+    all.tokens += cost.tokens;
+    all.seconds += cost.seconds;
+    all.device_seconds += cost.device_seconds;
+  }
+  return text + row("all stages", budget_text(request, all));
 }
 
 std::string runners_up_text(const Plan& plan) {
@@ -200,6 +225,7 @@ std::string stages_text(const PlanRequest& request, const std::vector<Plan>& pla
                   format_bytes(plan.best.memory.device_bytes).c_str());
     text += cat(line, plan.fits() ? "" : "DOES NOT FIT: ", configuration_text(plan.best), "\n");
   }
+  if (request.token_budget > 0) text += budgets_text(request, plans);
   return text + sureness_text(request);
 }
 

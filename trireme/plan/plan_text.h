@@ -9,7 +9,7 @@
 namespace trireme {
 
 std::string plan_text(const PlanRequest& request, const Plan& plan);
-// A line for each length.
+// A line for each length, and what its token budget takes; `request` is that of a stage.
 std::string stages_text(const PlanRequest& request, const std::vector<Plan>& plans);
 // "12,345"; below 100 with a digit.
 std::string rate_text(double per_second);

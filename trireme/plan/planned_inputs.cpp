@@ -87,4 +87,9 @@ PlannedStep planned_step(const PlanRequest& request, const Configuration& config
   return step;
 }
 
+bool host_can_step(const ForecastInputs& inputs, const HardwareProfile& hardware) {
+  const bool keeps_something = inputs.moments > 0 || inputs.tile_bytes < kFloat_bytes;
+  return keeps_something && hardware.host_optimizer_per_second > 0;
+}
+
 }  // namespace trireme

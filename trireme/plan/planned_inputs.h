@@ -20,4 +20,8 @@ int fullest_sequence_rank(const ModelSizes& model, const Configuration& configur
 // Of that rank.
 PlannedStep planned_step(const PlanRequest& request, const Configuration& configuration, int64_t tokens);
 
+// Whether the optimizer can be offloaded: the profile has the rate of a host's steps, and there is something
+// to offload, as check_stored_states of engine/check_options.h asks for.
+bool host_can_step(const ForecastInputs& inputs, const HardwareProfile& hardware);
+
 }  // namespace trireme

@@ -4,6 +4,7 @@
 
 #include "trireme/base/contains.h"
 #include "trireme/base/sizes.h"
+#include "trireme/plan/planned_inputs.h"
 #include "trireme/plan/search.h"
 #include "trireme/plan/step_causes.h"
 
@@ -127,7 +128,8 @@ class Alternatives {
     if (is_on_host(request.pinned) && request.hardware.is_gpu &&
         request.hardware.to_host.bytes_per_second <= 0)
       return;
-    if (request.pinned.offload_optimizer != Offload::none && request.hardware.host_optimizer_per_second <= 0)
+    if (request.pinned.offload_optimizer != Offload::none &&
+        !host_can_step(best_.step.inputs, request.hardware))
       return;
     if (!request.hardware.is_gpu && is_on_host(request.pinned) && !is_on_host(pinned_as(c_))) return;
     for (const Candidate& candidate : list_candidates(request, c_.ranks(), best_.tokens()))
@@ -191,7 +193,7 @@ std::string changed_options_of(const Planned& best, const Planned& other) {
        name_of(b.offload.activations));
   RecomputePlan kept_of_best = a.recompute, kept = b.recompute;
   kept_of_best.checkpoint_every = kept.checkpoint_every = 1;  // told by itself
-  tell(kept != kept_of_best, "--recompute ", kept.description());
+  tell(kept != kept_of_best, recompute_flags(kept_of_best, kept));
   const int64_t every = b.recompute.checkpoint_every;
   tell(a.recompute.checkpoint_every != every, "--checkpoint_every ", every);
   tell(a.head_chunks != b.head_chunks, "--head_chunks ", b.head_chunks);
