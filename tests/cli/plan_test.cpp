@@ -161,6 +161,24 @@ TEST_F(PlanCommand, counts_documents_computed_alone_where_a_run_computes_them_so
   EXPECT_FALSE(alone({"--attention", "flash"}));
 }
 
+TEST_F(PlanCommand, a_cpus_ranks_share_the_host_memory_that_is_given) {
+  HardwareProfile measured = testing::round_profile(/*is_gpu=*/false);
+  measured.devices_per_machine = 1;
+  measured.memory_bytes = measured.host_memory_bytes = int64_t{8} << 30;
+  std::ofstream(cpu()) << to_json(measured);
+  const auto memory = [&](const Words& more) {
+    Words words = on_cpu({"--gpus", "4", "--gpus_per_machine", "4"});
+    words.insert(words.end(), more.begin(), more.end());
+    PlanFlags flags;
+    OptionParser parser("plan", "");
+    flags.declare(parser);
+    EXPECT_TRUE(parser.parse(words));
+    return flags.resolve(parser, find_planned_model(flags.model)).hardware.memory_bytes;
+  };
+  EXPECT_EQ(memory({}), int64_t{2} << 30);
+  EXPECT_EQ(memory({"--host_memory_limit", "512m"}), int64_t{128} << 20);
+}
+
 TEST_F(PlanCommand, names_its_list_of_stages_for_a_run_from_any_folder) {
   const fs::path before = fs::current_path();
   fs::current_path(folder_.path());

@@ -137,6 +137,8 @@ struct HardwareProfile {
 
   // Of so many ranks, those on one machine.
   int machine_devices(int ranks) const { return std::min(ranks, devices_per_machine); }
+  // Of each of a machine's devices; a CPU's memory_bytes.
+  int64_t host_share_bytes() const { return host_memory_bytes / devices_per_machine; }
 
   const Rates& rates(int64_t element_bytes) const { return element_bytes == 2 ? rates_16_bit : rates_32_bit; }
 };
