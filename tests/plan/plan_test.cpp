@@ -78,6 +78,28 @@ TEST(Plan, frontier_falls_in_speed_of_tokens_and_ends_at_the_longest) {
   for (const Planned& each : plan.frontier) EXPECT_TRUE(each.memory.fits());
 }
 
+TEST(Plan, frontier_leaves_out_lengths_that_no_run_could_have) {
+  PlanRequest request = small_request(3, 3 << 13, 200 * kMiB);
+  request.settings.strict_divisible = true;
+  request.pinned.ulysses = 3;
+  const Plan plan = make_plan(request);
+  EXPECT_TRUE(plan.fits());
+  ASSERT_FALSE(plan.frontier.empty());
+  for (const Planned& each : plan.frontier) EXPECT_EQ(each.tokens() % 3, 0);
+  EXPECT_EQ(plan.frontier.back().tokens(), plan.longest_tokens);
+  EXPECT_GE(plan.longest_tokens, 3 << 13);
+}
+
+TEST(Plan, of_the_longest_length_tells_what_is_not_possible_from_what_is_too_large) {
+  PlanRequest request = small_request(1, 0, 1 * kMiB);
+  request.objective = Objective::length;
+  EXPECT_THAT(refusal([&] { make_plan(request); }),
+              HasSubstr("does not fit on 1 x round: not even with samples of 1,024 tokens"));
+  request.pinned.zero = 1;
+  request.pinned.offload_parameters = Offload::cpu;
+  EXPECT_THAT(refusal([&] { make_plan(request); }), HasSubstr("no configuration shares 1,024 tokens"));
+}
+
 TEST(Plan, stages_are_planned_one_by_one) {
   PlanRequest request = small_request(4, 0, 200 * kMiB);
   const auto plans = plan_stages(request, {8192, 16384});
