@@ -19,6 +19,7 @@
 #include "trireme/engine/assemble.h"
 #include "trireme/engine/make_forecast_inputs.h"
 #include "trireme/kernels/tile_gemm.h"
+#include "trireme/model/rope_override.h"
 #include "trireme/plan/planned_inputs.h"
 #include "trireme/plan/step_work.h"
 
@@ -266,6 +267,17 @@ TEST_F(PlanCommand, positions_that_do_not_reach_are_stretched_and_it_says_so) {
   EXPECT_THAT(output_of(given).text, AllOf(HasSubstr("--rope_scaling linear:4"), Not(HasSubstr("yarn"))));
   given.back() = "linear:1";
   EXPECT_THAT(refusal(given), HasSubstr("--rope_scaling yarn:2"));
+}
+
+TEST_F(PlanCommand, positions_are_stretched_to_the_longest_length) {
+  const Json plan =
+      parse_json(output_of(on_cpu({"--max_length", "--memory_share", "0.05", "--json"})).text, "plan");
+  const ModelConfig config = read_model_config(folder_.path() / "model");
+  const int64_t longest = plan["best"]["tokens"].get<int64_t>();
+  ASSERT_GT(longest, position_reach(config));
+  EXPECT_THAT(plan["launch"].get<std::string>(),
+              HasSubstr(cat("--rope_scaling ", rope_scaling_to_reach(config, longest), " ")));
+  EXPECT_THAT(plan["advice"].dump(), HasSubstr("the plan stretches them"));
 }
 
 TEST_F(PlanCommand, refuses_with_help) {

@@ -293,11 +293,15 @@ int run_plan(const std::vector<std::string>& arguments) {
   refuse_unread(flags, parser);
   refuse_unread_lora_flags(parser, flags.engine.lora);
   PlannedModel model = find_planned_model(flags.model);
-  flags.engine.rope.longest_tokens =
-      flags.stages.empty() ? flags.max_seq_length : parse_stage_lengths(flags.stages).back();
-  const int64_t trained_positions = position_reach(model.config);
-  const std::string stretched = stretch_positions(flags, parser, model.config);
-  model.config = with_rope(model.config, flags.engine.rope);
+  const ModelConfig trained = model.config;
+  const auto stretch_to = [&](int64_t tokens) {
+    flags.engine.rope.longest_tokens = tokens;
+    const std::string told = stretch_positions(flags, parser, trained);
+    model.config = with_rope(trained, flags.engine.rope);
+    return told;
+  };
+  std::string stretched =
+      stretch_to(flags.stages.empty() ? flags.max_seq_length : parse_stage_lengths(flags.stages).back());
   PlanRequest request = flags.resolve(parser, model);
   for (const std::string& note : notes) std::cerr << note << "\n";
   if (flags.explain.asked(parser)) return explain_oom(flags.explain, request, flags.json);
@@ -308,6 +312,7 @@ int run_plan(const std::vector<std::string>& arguments) {
     check_planned_positions(request, model.config, request.tokens);
   }
   Plan plan = make_plan(request);
+  if (request.objective == Objective::length) stretched = stretch_to(plan.best.tokens());
   if (!stretched.empty()) plan.advice.push_back(stretched);
   const int64_t reach = position_reach(model.config);
   if (stretched.empty() && std::max(plan.best.tokens(), plan.longest_tokens) > reach)
@@ -317,7 +322,7 @@ int run_plan(const std::vector<std::string>& arguments) {
   const std::string launch = write_plan(flags, parser, model, request, plan.best);
   Json json = plan_json(request, plan);
   json["launch"] = launch;
-  const std::string more = flags.pages.write(parser, request, plan, launch, trained_positions, json);
+  const std::string more = flags.pages.write(parser, request, plan, launch, position_reach(trained), json);
   if (flags.json)
     std::cout << json.dump(1) << std::endl;
   else
