@@ -163,6 +163,21 @@ TEST(Plan, refuses_what_no_run_could_be) {
                      r.pinned.batch = 2;
                    }),
               HasSubstr("not a multiple of 2"));
+  EXPECT_THAT(with(8, int64_t{1} << 40,
+                   [](PlanRequest& r) {
+                     r.document_tokens = 4096;
+                     r.pinned.batch = r.pinned.accumulation = 1 << 20;
+                   }),
+              AllOf(HasSubstr("1,099,511,627,776 tokens / 8 ranks"), HasSubstr("more than the 4.0 GiB")));
+}
+
+// What a rank holds of a step depends on how many share a sample: those that hold too much are left out.
+TEST(Plan, takes_no_more_tokens_a_step_than_a_rank_of_its_run_holds) {
+  PlanRequest request = small_request(4, 32768, 200 * kMiB);
+  request.hardware.host_memory_bytes = 32768 * 16 * 2;  // half a sample for each of four ranks
+  for (const Candidate& each : list_candidates(request, 4, 32768))
+    EXPECT_GE(each.configuration.sequence_ranks(), 2);
+  EXPECT_FALSE(list_candidates(request, 4, 32768).empty());
 }
 
 TEST(Plan, tells_of_other_axes_where_weights_do_not_fit_and_with_high_degrees) {

@@ -33,7 +33,7 @@ HardwareProfile hardware_of(const PlanFlags& flags) {
   if (flags.gpus_per_machine > 0) hardware.devices_per_machine = static_cast<int>(flags.gpus_per_machine);
   if (flags.engine.host_memory_limit_bytes > 0)
     hardware.host_memory_bytes = flags.engine.host_memory_limit_bytes;
-  if (!hardware.is_gpu && hardware.host_memory_bytes > 0) hardware.memory_bytes = hardware.host_share_bytes();
+  if (!hardware.is_gpu) hardware.memory_bytes = hardware.rank_host_bytes(hardware.devices_per_machine);
   return hardware;
 }
 

@@ -124,7 +124,8 @@ void describe(const World& world, at::Device device, HardwareProfile& profile) {
   profile.description =
       profile.is_gpu ? profile.name : cat(profile.name, ", ", at::get_num_threads(), " threads a rank");
   profile.host_memory_bytes = host_memory_limit_bytes();
-  profile.memory_bytes = profile.is_gpu ? device_memory_bytes(device) : profile.host_share_bytes();
+  profile.memory_bytes =
+      profile.is_gpu ? device_memory_bytes(device) : profile.rank_host_bytes(profile.devices_per_machine);
   // What lives before any tensor, and, beside a GPU, the context that its first tensor makes.
   at::zeros({1}, device);
   profile.outside_tensors_bytes = profile.is_gpu

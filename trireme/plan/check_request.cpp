@@ -6,6 +6,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/sample_layout.h"
 #include "trireme/base/sizes.h"
+#include "trireme/base/step_tokens.h"
 #include "trireme/plan/candidates.h"
 
 namespace trireme {
@@ -67,6 +68,19 @@ void check_samples(const PlanRequest& request, int devices, int64_t tokens) {
                           "; give fewer GPUs, more samples a step, or leave --ring, --ulysses and --sp out"));
 }
 
+// With as many ranks to a sample as may be, so that a rank holds the least of it.
+void check_tokens(const PlanRequest& request, int devices, int64_t tokens) {
+  const PinnedOptions& pinned = request.pinned;
+  const int ranks =
+      pinned.sp.value_or(pinned.ulysses && pinned.ring ? *pinned.ulysses * *pinned.ring : devices);
+  const int64_t samples = request.samples_per_step * ranks / devices;  // of the ranks that share them
+  const int64_t accumulation = pinned.accumulation.value_or(1);
+  const int64_t batch = pinned.batch.value_or(std::max<int64_t>(1, samples / accumulation));
+  check_step_tokens(
+      {tokens, ranks, batch, pinned.accumulation.value_or(std::max<int64_t>(1, samples / batch))},
+      request.hardware.rank_host_bytes(devices));
+}
+
 }  // namespace
 
 void check_request(const PlanRequest& request, int devices, int64_t tokens) {
@@ -82,6 +96,7 @@ void check_request(const PlanRequest& request, int devices, int64_t tokens) {
   check_machines(request, devices);
   check_degrees(request, devices);
   check_samples(request, devices, tokens);
+  if (tokens > 0) check_tokens(request, devices, tokens);
   const PinnedOptions& pinned = request.pinned;
   const int ulysses = pinned.ulysses.value_or(1), ring = pinned.ring.value_or(1);
   if (tokens > 0) check_a_token_for_each_rank({tokens, ulysses, ring});

@@ -137,8 +137,10 @@ struct HardwareProfile {
 
   // Of so many ranks, those on one machine.
   int machine_devices(int ranks) const { return std::min(ranks, devices_per_machine); }
-  // Of each of a machine's devices; a CPU's memory_bytes.
-  int64_t host_share_bytes() const { return host_memory_bytes / devices_per_machine; }
+  // Host memory of each of so many ranks; where it is unknown, as much as its device has.
+  int64_t rank_host_bytes(int ranks) const {
+    return host_memory_bytes > 0 ? host_memory_bytes / machine_devices(ranks) : memory_bytes;
+  }
 
   const Rates& rates(int64_t element_bytes) const { return element_bytes == 2 ? rates_16_bit : rates_32_bit; }
 };
