@@ -115,7 +115,8 @@ struct HardwareProfile {
   // Of a GPU, NCCL's buffers for each rank of its machine with which it exchanges directly. What it takes for
   // ranks of other machines is not known.
   int64_t peer_buffers_bytes = 0;
-  double peak_flops_16_bit = 0;  // published, of dense products: what MFU is of. Measured of a CPU
+  double peak_flops_16_bit =
+      0;  // published, of dense products: what MFU is of. Of a CPU the best that was measured
   double peak_flops_32_bit = 0;
   Rates rates_16_bit;
   Rates rates_32_bit;
