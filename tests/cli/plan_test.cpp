@@ -269,6 +269,29 @@ TEST_F(PlanCommand, positions_that_do_not_reach_are_stretched_and_it_says_so) {
   EXPECT_THAT(refusal(given), HasSubstr("--rope_scaling yarn:2"));
 }
 
+TEST_F(PlanCommand, an_encoder_without_a_mask_token_is_left_a_place_for_one) {
+  const Words of_preset{"--model", "bert-tiny", "--gpu", cpu().string()};
+  const auto planned = [&](Words words, const Words& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return output_of(words).text;
+  };
+  EXPECT_THAT(
+      planned(of_preset, {"--max_seq_length", "64"}),
+      AllOf(HasSubstr(" --mask_token_id ID --train_file TEXT"), HasSubstr("no tokenizer with [MASK]")));
+  const std::string folder = (folder_.path() / "staged").string();
+  EXPECT_THAT(
+      planned(of_preset, {"--stages", "32,64", "--output", folder}),
+      AllOf(HasSubstr(" --mask_token_id ID --train_file TEXT"), HasSubstr("no tokenizer with [MASK]")));
+
+  const fs::path model = folder_.path() / "encoder";
+  fs::create_directory(model);
+  std::ofstream(model / "config.json") << find_planned_model("bert-tiny").config.raw;
+  std::ofstream(model / "tokenizer.json") << R"({"added_tokens": [{"id": 258, "content": "[MASK]"}]})";
+  const Words of_folder{"--model", model.string(), "--gpu", cpu().string()};
+  EXPECT_THAT(planned(of_folder, {"--max_seq_length", "64"}), Not(HasSubstr("mask_token_id")));
+  EXPECT_THAT(planned(on_cpu({}), {}), Not(HasSubstr("mask_token_id")));
+}
+
 TEST_F(PlanCommand, positions_are_stretched_to_the_longest_length) {
   const Json plan =
       parse_json(output_of(on_cpu({"--max_length", "--memory_share", "0.05", "--json"})).text, "plan");

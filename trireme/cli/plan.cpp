@@ -142,13 +142,29 @@ std::string stretch_positions(PlanFlags& flags, OptionParser& parser, const Mode
              scaling, "; docs/context-extension.md says what else there is");
 }
 
+// On options of the launch line that the plan does not choose.
+std::vector<std::string> advice_on_line(const PlanFlags& flags, const PlannedModel& model,
+                                        const std::string& stretched) {
+  std::vector<std::string> advice;
+  if (!stretched.empty()) advice.push_back(stretched);
+  if (lacks_mask_token(flags, model))
+    advice.emplace_back(
+        "the model's folder has no tokenizer with [MASK] or <mask>: give the id of the token that stands for "
+        "masked ones as ID, below the model's vocab_size; docs/methods/encoder.md");
+  return advice;
+}
+
 int plan_of_stages(const PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
-                   const PlanRequest& request, const std::string& stretched) {
+                   const PlanRequest& request, const std::vector<std::string>& advice) {
   const std::vector<int64_t> lengths = parse_stage_lengths(flags.stages);
   flags.pages.check_stages(parser);
   check_planned_positions(request, model.config, lengths.back());
   std::vector<Plan> plans = plan_stages(request, lengths);
-  if (!stretched.empty()) plans.back().advice.push_back(stretched);
+  std::string advised;
+  for (const std::string& line : advice) {
+    plans.back().advice.push_back(line);
+    advised += cat("\n", line, "\n");
+  }
   std::vector<Planned> stages;
   Json json = Json::array();
   for (const Plan& plan : plans) {
@@ -159,10 +175,7 @@ int plan_of_stages(const PlanFlags& flags, const OptionParser& parser, const Pla
   const std::string launch = write_stages(flags, parser, model, request, stages);
   flags.pages.write_stages(request, plans, launch);
   for (Json& stage : json) stage["launch"] = launch;
-  const std::string text =
-      flags.json ? ""
-                 : cat(stages_text(request, plans), stretched.empty() ? "" : cat("\n", stretched, "\n"),
-                       "\nlaunch:\n", launch);
+  const std::string text = flags.json ? "" : cat(stages_text(request, plans), advised, "\nlaunch:\n", launch);
   std::cout << (flags.json ? json.dump(1) + "\n" : text) << std::flush;
   return fits ? 0 : 1;
 }
@@ -305,7 +318,8 @@ int run_plan(const std::vector<std::string>& arguments) {
   PlanRequest request = flags.resolve(parser, model);
   for (const std::string& note : notes) std::cerr << note << "\n";
   if (flags.explain.asked(parser)) return explain_oom(flags.explain, request, flags.json);
-  if (!flags.stages.empty()) return plan_of_stages(flags, parser, model, request, stretched);
+  if (!flags.stages.empty())
+    return plan_of_stages(flags, parser, model, request, advice_on_line(flags, model, stretched));
   if (request.objective != Objective::length) {
     if (request.tokens == 0)
       throw ConfigError("trireme plan needs --max_seq_length, --stages or --max_length");
@@ -313,7 +327,7 @@ int run_plan(const std::vector<std::string>& arguments) {
   }
   Plan plan = make_plan(request);
   if (request.objective == Objective::length) stretched = stretch_to(plan.best.tokens());
-  if (!stretched.empty()) plan.advice.push_back(stretched);
+  for (std::string& line : advice_on_line(flags, model, stretched)) plan.advice.push_back(std::move(line));
   const int64_t reach = position_reach(model.config);
   if (stretched.empty() && std::max(plan.best.tokens(), plan.longest_tokens) > reach)
     plan.advice.push_back(cat("the model has ", format_count(reach), " positions: longer samples need ",
