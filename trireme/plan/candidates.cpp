@@ -32,6 +32,7 @@ class CandidateList {
       : request_(request), pinned_(request.pinned), devices_(devices), tokens_(tokens) {}
 
   std::vector<Candidate> run() {
+    if (!request_.knows_attention(tokens_)) return {};
     for (int sp = 1; sp <= devices_; ++sp) {
       if (devices_ % sp != 0 || (pinned_.sp && *pinned_.sp != sp)) continue;
       for (int ulysses = 1; ulysses <= sp; ++ulysses)

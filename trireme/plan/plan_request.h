@@ -82,6 +82,12 @@ struct PlanRequest {
   double memory_share = 0.92;  // that a plan may fill of each memory (memory_limits)
   bool allow_disk = false;     // offload to a disk is searched too
 
+  // A GPU's rates are of other kernels than the reference kernel, whose scores the forecast does not count.
+  bool knows_attention(int64_t sample_tokens) const {
+    return settings.attention != AttentionKernel::reference ||
+           (!hardware.is_gpu && sample_tokens <= kMostByReference_tokens);
+  }
+
   // Of a sample of `sample_tokens`.
   AttentionPairs pairs_of_sample(int64_t sample_tokens) const {
     if (document_tokens <= 0 || document_tokens >= sample_tokens) return attention_pairs(sample_tokens);
