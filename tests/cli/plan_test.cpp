@@ -19,6 +19,7 @@
 #include "trireme/engine/assemble.h"
 #include "trireme/engine/make_forecast_inputs.h"
 #include "trireme/kernels/tile_gemm.h"
+#include "trireme/model/rope_override.h"
 #include "trireme/plan/planned_inputs.h"
 #include "trireme/plan/step_work.h"
 
@@ -161,6 +162,24 @@ TEST_F(PlanCommand, counts_documents_computed_alone_where_a_run_computes_them_so
   EXPECT_FALSE(alone({"--attention", "flash"}));
 }
 
+TEST_F(PlanCommand, a_cpus_ranks_share_the_host_memory_that_is_given) {
+  HardwareProfile measured = testing::round_profile(/*is_gpu=*/false);
+  measured.devices_per_machine = 1;
+  measured.memory_bytes = measured.host_memory_bytes = int64_t{8} << 30;
+  std::ofstream(cpu()) << to_json(measured);
+  const auto memory = [&](const Words& more) {
+    Words words = on_cpu({"--gpus", "4", "--gpus_per_machine", "4"});
+    words.insert(words.end(), more.begin(), more.end());
+    PlanFlags flags;
+    OptionParser parser("plan", "");
+    flags.declare(parser);
+    EXPECT_TRUE(parser.parse(words));
+    return flags.resolve(parser, find_planned_model(flags.model)).hardware.memory_bytes;
+  };
+  EXPECT_EQ(memory({}), int64_t{2} << 30);
+  EXPECT_EQ(memory({"--host_memory_limit", "512m"}), int64_t{128} << 20);
+}
+
 TEST_F(PlanCommand, names_its_list_of_stages_for_a_run_from_any_folder) {
   const fs::path before = fs::current_path();
   fs::current_path(folder_.path());
@@ -264,6 +283,40 @@ TEST_F(PlanCommand, positions_that_do_not_reach_are_stretched_and_it_says_so) {
   EXPECT_THAT(refusal(given), HasSubstr("--rope_scaling yarn:2"));
 }
 
+TEST_F(PlanCommand, an_encoder_without_a_mask_token_is_left_a_place_for_one) {
+  const Words of_preset{"--model", "bert-tiny", "--gpu", cpu().string()};
+  const auto planned = [&](Words words, const Words& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return output_of(words).text;
+  };
+  EXPECT_THAT(
+      planned(of_preset, {"--max_seq_length", "64"}),
+      AllOf(HasSubstr(" --mask_token_id ID --train_file TEXT"), HasSubstr("no tokenizer with [MASK]")));
+  const std::string folder = (folder_.path() / "staged").string();
+  EXPECT_THAT(
+      planned(of_preset, {"--stages", "32,64", "--output", folder}),
+      AllOf(HasSubstr(" --mask_token_id ID --train_file TEXT"), HasSubstr("no tokenizer with [MASK]")));
+
+  const fs::path model = folder_.path() / "encoder";
+  fs::create_directory(model);
+  std::ofstream(model / "config.json") << find_planned_model("bert-tiny").config.raw;
+  std::ofstream(model / "tokenizer.json") << R"({"added_tokens": [{"id": 258, "content": "[MASK]"}]})";
+  const Words of_folder{"--model", model.string(), "--gpu", cpu().string()};
+  EXPECT_THAT(planned(of_folder, {"--max_seq_length", "64"}), Not(HasSubstr("mask_token_id")));
+  EXPECT_THAT(planned(on_cpu({}), {}), Not(HasSubstr("mask_token_id")));
+}
+
+TEST_F(PlanCommand, positions_are_stretched_to_the_longest_length) {
+  const Json plan =
+      parse_json(output_of(on_cpu({"--max_length", "--memory_share", "0.05", "--json"})).text, "plan");
+  const ModelConfig config = read_model_config(folder_.path() / "model");
+  const int64_t longest = plan["best"]["tokens"].get<int64_t>();
+  ASSERT_GT(longest, position_reach(config));
+  EXPECT_THAT(plan["launch"].get<std::string>(),
+              HasSubstr(cat("--rope_scaling ", rope_scaling_to_reach(config, longest), " ")));
+  EXPECT_THAT(plan["advice"].dump(), HasSubstr("the plan stretches them"));
+}
+
 TEST_F(PlanCommand, refuses_with_help) {
   EXPECT_THAT(refusal({"--gpu", cpu().string()}), HasSubstr("needs --model"));
   EXPECT_THAT(refusal({"--model_name_or_path", "tini", "--gpu", cpu().string()}), HasSubstr("'tiny'?"));
@@ -312,6 +365,18 @@ TEST_F(PlanCommand, refuses_an_attention_kernel_that_the_gpu_the_dtype_or_the_mo
               HasSubstr("got fp16"));
   EXPECT_THAT(refusal(asked({"--model", "tiny", "--gpu", "h100-80gb"})),
               HasSubstr("expected a width of 64, 128, 256 and at most 8 query heads"));
+}
+
+TEST_F(PlanCommand, knows_the_reference_kernel_in_short_samples_of_a_cpu_alone) {
+  const std::string expected = ", expected at most 4,096 on a CPU";
+  EXPECT_THAT(refusal(on_cpu({"--attention", "reference", "--max_seq_length", "4097"})),
+              HasSubstr("got 4,097 tokens on round" + expected));
+  EXPECT_THAT(refusal({"--model", "tiny", "--gpu", "h100-80gb", "--attention", "reference",
+                       "--max_seq_length", "64"}),
+              HasSubstr("got 64 tokens on h100-80gb" + expected));
+  const Json plan =
+      parse_json(output_of(on_cpu({"--attention", "reference", "--max_length", "--json"})).text, "plan");
+  EXPECT_EQ(plan["longest_tokens"], 4096);
 }
 
 TEST_F(PlanCommand, refuses_flags_that_the_answer_does_not_read) {

@@ -4,6 +4,8 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include "trireme/device/cpu_caching_allocator.h"
+#include "trireme/device/memory_account.h"
 #include "trireme/kernels/cpu_weight_gradient.h"
 #include "trireme/kernels/product.h"
 
@@ -41,6 +43,18 @@ TEST(Product, of_fp32_is_exact_to_its_precision_in_whatever_library) {
       product_into(out, x, weight.t());
       EXPECT_LT(relative_error(out, exact(x, weight.t())), 1e-5);
     }
+}
+
+// As LoRA's products with the gradient of one of the parameters that lie in a matrix side by side.
+TEST(Product, of_fp32_with_few_columns_copies_no_slice) {
+  install_cpu_caching_allocator();
+  const at::Tensor slice = at::randn({512, 1024}).narrow(1, 0, 512), few = at::randn({512, 24});
+  const at::Tensor out = at::empty({512, 24}), sum = at::zeros({512, 24});
+  const auto account = std::make_shared<MemoryAccount>();
+  const MemoryScope scope(account, MemoryCategory::other);
+  product_into(out, slice, few);
+  add_product(sum, slice.t(), few);
+  EXPECT_LT(account->state().peak_total_bytes, slice.numel());
 }
 
 TEST(WeightGradient, of_16_bits_is_summed_in_fp32) {

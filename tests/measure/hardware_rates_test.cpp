@@ -28,6 +28,19 @@ TEST(MeasureHardware, every_rank_gets_the_slowest_ranks_profile) {
   EXPECT_GT(profiles[0]["peak_flops_32_bit"].get<double>(), 1e9);
 }
 
+TEST(MeasureHardware, a_cpus_peak_is_no_less_than_any_of_its_rates) {
+  run_ranks_as_threads(1, [&](World& world) {
+    const HardwareProfile profile = measure_hardware(world, at::kCPU, {.seconds = 0.05});
+    for (const WorkKind kind : {WorkKind::matmul, WorkKind::weight_gradient, WorkKind::head_matmul,
+                                WorkKind::attention_forward, WorkKind::attention_backward}) {
+      for (const RatePoint& point : profile.rates_32_bit.at(kind).points)
+        EXPECT_GE(profile.peak_flops_32_bit, point.per_second) << name_of(kind);
+      for (const RatePoint& point : profile.rates_16_bit.at(kind).points)
+        EXPECT_GE(profile.peak_flops_16_bit, point.per_second) << name_of(kind);
+    }
+  });
+}
+
 // The engine counts model FLOPs from its batch; the planner from sizes.
 TEST(PlannedStep, has_the_model_flops_that_the_engine_counts) {
   testing::TemporaryFolder folder;

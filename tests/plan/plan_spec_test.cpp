@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/sizes.h"
+#include "trireme/plan/plan_text.h"
 
 #include "tests/plan/small_request.h"
 
@@ -33,7 +34,23 @@ TEST(PlanSpec, has_the_figures_of_the_plan) {
                                         format_bytes(plan.best.memory.device_bytes), " of 220.0 MiB")),
                           HasSubstr(cat(format_fixed(plan.best.time.seconds, 2), " s, between ")),
                           HasSubstr("| budget | 1,073,741,824 tokens"), HasSubstr("```\ntrireme train\n```"),
-                          HasSubstr("--max_seq_length 32768 --sp 2")));
+                          HasSubstr("--max_seq_length 32768 --ulysses 2 --ring 1`")));
+}
+
+TEST(PlanSpec, smoke_test_has_degrees_and_a_rate_of_its_own) {
+  PlanRequest request = small_request(4, 1 << 17, 2048 * kMiB);
+  request.pinned.ring = 4;
+  request.settings.gathers_keys = true;
+  const Plan plan = make_plan(request);
+  Configuration small = plan.best.configuration;
+  small.ulysses = 2;
+  small.ring = 1;
+  const Planned smoke = make_planned(request, small, 32768);
+  const auto rate = [&](double seconds) { return rate_text(smoke.step.tokens() / seconds / 2); };
+  EXPECT_THAT(plan_spec(request, plan, {"launch", 1 << 20}),
+              AllOf(HasSubstr("on 2 GPUs"), HasSubstr("--ulysses 2 --ring 1 --ring_method ring`"),
+                    HasSubstr(cat("between ", rate(smoke.time.most_seconds), " and ",
+                                  rate(smoke.time.least_seconds), " for each GPU, of the smoke test's"))));
 }
 
 TEST(PlanSpec, names_a_risk_where_it_is_one) {

@@ -78,6 +78,28 @@ TEST(Plan, frontier_falls_in_speed_of_tokens_and_ends_at_the_longest) {
   for (const Planned& each : plan.frontier) EXPECT_TRUE(each.memory.fits());
 }
 
+TEST(Plan, frontier_leaves_out_lengths_that_no_run_could_have) {
+  PlanRequest request = small_request(3, 3 << 13, 200 * kMiB);
+  request.settings.strict_divisible = true;
+  request.pinned.ulysses = 3;
+  const Plan plan = make_plan(request);
+  EXPECT_TRUE(plan.fits());
+  ASSERT_FALSE(plan.frontier.empty());
+  for (const Planned& each : plan.frontier) EXPECT_EQ(each.tokens() % 3, 0);
+  EXPECT_EQ(plan.frontier.back().tokens(), plan.longest_tokens);
+  EXPECT_GE(plan.longest_tokens, 3 << 13);
+}
+
+TEST(Plan, of_the_longest_length_tells_what_is_not_possible_from_what_is_too_large) {
+  PlanRequest request = small_request(1, 0, 1 * kMiB);
+  request.objective = Objective::length;
+  EXPECT_THAT(refusal([&] { make_plan(request); }),
+              HasSubstr("does not fit on 1 x round: not even with samples of 1,024 tokens"));
+  request.pinned.zero = 1;
+  request.pinned.offload_parameters = Offload::cpu;
+  EXPECT_THAT(refusal([&] { make_plan(request); }), HasSubstr("no configuration shares 1,024 tokens"));
+}
+
 TEST(Plan, stages_are_planned_one_by_one) {
   PlanRequest request = small_request(4, 0, 200 * kMiB);
   const auto plans = plan_stages(request, {8192, 16384});
@@ -141,6 +163,21 @@ TEST(Plan, refuses_what_no_run_could_be) {
                      r.pinned.batch = 2;
                    }),
               HasSubstr("not a multiple of 2"));
+  EXPECT_THAT(with(8, int64_t{1} << 40,
+                   [](PlanRequest& r) {
+                     r.document_tokens = 4096;
+                     r.pinned.batch = r.pinned.accumulation = 1 << 20;
+                   }),
+              AllOf(HasSubstr("1,099,511,627,776 tokens / 8 ranks"), HasSubstr("more than the 4.0 GiB")));
+}
+
+// What a rank holds of a step depends on how many share a sample: those that hold too much are left out.
+TEST(Plan, takes_no_more_tokens_a_step_than_a_rank_of_its_run_holds) {
+  PlanRequest request = small_request(4, 32768, 200 * kMiB);
+  request.hardware.host_memory_bytes = 32768 * 16 * 2;  // half a sample for each of four ranks
+  for (const Candidate& each : list_candidates(request, 4, 32768))
+    EXPECT_GE(each.configuration.sequence_ranks(), 2);
+  EXPECT_FALSE(list_candidates(request, 4, 32768).empty());
 }
 
 TEST(Plan, tells_of_other_axes_where_weights_do_not_fit_and_with_high_degrees) {

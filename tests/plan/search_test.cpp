@@ -287,6 +287,35 @@ TEST(Search, the_longest_is_the_longest) {
   }
 }
 
+TEST(Search, the_longest_has_a_token_for_each_rank_that_has_to_share_it) {
+  PlanRequest request = small_request(2048, 0, 200 * kMiB);
+  request.samples_per_step = 1;
+  EXPECT_EQ(Search(request).shortest(2048), 2048);
+  EXPECT_EQ(Search(request).longest(2048, 4096), 4096);
+  request.samples_per_step = 0;
+  EXPECT_EQ(Search(request).shortest(2048), kLengthQuantum);
+  request.pinned.sp = 1536;
+  EXPECT_EQ(Search(request).shortest(1536), 2048);
+  EXPECT_EQ(Search(request).longest(1536, 2048), 2048);
+}
+
+TEST(Search, the_longest_is_divisible_where_it_has_to_be) {
+  PlanRequest request = small_request(3, 0, 200 * kMiB);
+  request.settings.strict_divisible = true;
+  for (const bool all_share : {false, true}) {
+    if (all_share)
+      request.samples_per_step = 1;
+    else
+      request.pinned.ulysses = 3;
+    Search search(request);
+    const int64_t longest = search.longest(3, kMostLength);
+    EXPECT_GT(longest, 8 * kLengthQuantum);
+    EXPECT_EQ(longest % 6, 0);
+    EXPECT_TRUE(search.fastest(3, longest));
+    request.pinned.ulysses.reset();
+  }
+}
+
 TEST(Search, more_devices_never_hold_less) {
   int64_t before = 0;
   for (const int devices : {1, 2, 4, 8, 16}) {

@@ -212,15 +212,6 @@ TEST(CheckOptions, what_is_of_adamw_is_refused_for_another_optimizer) {
   }
 }
 
-TEST(CheckOptions, a_step_that_no_memory_holds_is_refused_with_its_factors) {
-  TrainOptions options;
-  options.per_device_train_batch_size = 1000;
-  options.gradient_accumulation_steps = 1000;
-  EXPECT_THAT(message_of<ConfigError>([&] { check_step_tokens(options, 1024, 1, int64_t{8} << 30); }),
-              AllOf(HasSubstr("--per_device_train_batch_size"), HasSubstr("1,024"), HasSubstr("8.0 GiB")));
-  check_step_tokens(options, 1024, 4, int64_t{8} << 30);
-}
-
 TrainOptions of_one_stage(const testing::TinyRun& run) {
   TrainOptions options = run.options("run");
   options.context_stages.clear();

@@ -33,6 +33,7 @@ HardwareProfile hardware_of(const PlanFlags& flags) {
   if (flags.gpus_per_machine > 0) hardware.devices_per_machine = static_cast<int>(flags.gpus_per_machine);
   if (flags.engine.host_memory_limit_bytes > 0)
     hardware.host_memory_bytes = flags.engine.host_memory_limit_bytes;
+  if (!hardware.is_gpu) hardware.memory_bytes = hardware.rank_host_bytes(hardware.devices_per_machine);
   return hardware;
 }
 
@@ -141,14 +142,30 @@ std::string stretch_positions(PlanFlags& flags, OptionParser& parser, const Mode
              scaling, "; docs/context-extension.md says what else there is");
 }
 
+// On options of the launch line that the plan does not choose.
+std::vector<std::string> advice_on_line(const PlanFlags& flags, const PlannedModel& model,
+                                        const std::string& stretched) {
+  std::vector<std::string> advice;
+  if (!stretched.empty()) advice.push_back(stretched);
+  if (lacks_mask_token(flags, model))
+    advice.emplace_back(
+        "the model's folder has no tokenizer with [MASK] or <mask>: give the id of the token that stands for "
+        "masked ones as ID, below the model's vocab_size; docs/methods/encoder.md");
+  return advice;
+}
+
 int plan_of_stages(const PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
-                   const PlanRequest& of_run, const std::string& stretched) {
+                   const PlanRequest& of_run, const std::vector<std::string>& advice) {
   const std::vector<int64_t> lengths = parse_stage_lengths(flags.stages);
   const PlanRequest request = of_run.of_stages(std::ssize(lengths));
   flags.pages.check_stages(parser);
   check_planned_positions(request, model.config, lengths.back());
   std::vector<Plan> plans = plan_stages(request, lengths);
-  if (!stretched.empty()) plans.back().advice.push_back(stretched);
+  std::string advised;
+  for (const std::string& line : advice) {
+    plans.back().advice.push_back(line);
+    advised += cat("\n", line, "\n");
+  }
   std::vector<Planned> stages;
   Json json = Json::array();
   for (const Plan& plan : plans) {
@@ -159,10 +176,7 @@ int plan_of_stages(const PlanFlags& flags, const OptionParser& parser, const Pla
   const std::string launch = write_stages(flags, parser, model, request, stages);
   flags.pages.write_stages(request, plans, launch);
   for (Json& stage : json) stage["launch"] = launch;
-  const std::string text =
-      flags.json ? ""
-                 : cat(stages_text(request, plans), stretched.empty() ? "" : cat("\n", stretched, "\n"),
-                       "\nlaunch:\n", launch);
+  const std::string text = flags.json ? "" : cat(stages_text(request, plans), advised, "\nlaunch:\n", launch);
   std::cout << (flags.json ? json.dump(1) + "\n" : text) << std::flush;
   return fits ? 0 : 1;
 }
@@ -293,22 +307,28 @@ int run_plan(const std::vector<std::string>& arguments) {
   refuse_unread(flags, parser);
   refuse_unread_lora_flags(parser, flags.engine.lora);
   PlannedModel model = find_planned_model(flags.model);
-  flags.engine.rope.longest_tokens =
-      flags.stages.empty() ? flags.max_seq_length : parse_stage_lengths(flags.stages).back();
-  const int64_t trained_positions = position_reach(model.config);
-  const std::string stretched = stretch_positions(flags, parser, model.config);
-  model.config = with_rope(model.config, flags.engine.rope);
+  const ModelConfig trained = model.config;
+  const auto stretch_to = [&](int64_t tokens) {
+    flags.engine.rope.longest_tokens = tokens;
+    const std::string told = stretch_positions(flags, parser, trained);
+    model.config = with_rope(trained, flags.engine.rope);
+    return told;
+  };
+  std::string stretched =
+      stretch_to(flags.stages.empty() ? flags.max_seq_length : parse_stage_lengths(flags.stages).back());
   PlanRequest request = flags.resolve(parser, model);
   for (const std::string& note : notes) std::cerr << note << "\n";
   if (flags.explain.asked(parser)) return explain_oom(flags.explain, request, flags.json);
-  if (!flags.stages.empty()) return plan_of_stages(flags, parser, model, request, stretched);
+  if (!flags.stages.empty())
+    return plan_of_stages(flags, parser, model, request, advice_on_line(flags, model, stretched));
   if (request.objective != Objective::length) {
     if (request.tokens == 0)
       throw ConfigError("trireme plan needs --max_seq_length, --stages or --max_length");
     check_planned_positions(request, model.config, request.tokens);
   }
   Plan plan = make_plan(request);
-  if (!stretched.empty()) plan.advice.push_back(stretched);
+  if (request.objective == Objective::length) stretched = stretch_to(plan.best.tokens());
+  for (std::string& line : advice_on_line(flags, model, stretched)) plan.advice.push_back(std::move(line));
   const int64_t reach = position_reach(model.config);
   if (stretched.empty() && std::max(plan.best.tokens(), plan.longest_tokens) > reach)
     plan.advice.push_back(cat("the model has ", format_count(reach), " positions: longer samples need ",
@@ -317,7 +337,7 @@ int run_plan(const std::vector<std::string>& arguments) {
   const std::string launch = write_plan(flags, parser, model, request, plan.best);
   Json json = plan_json(request, plan);
   json["launch"] = launch;
-  const std::string more = flags.pages.write(parser, request, plan, launch, trained_positions, json);
+  const std::string more = flags.pages.write(parser, request, plan, launch, position_reach(trained), json);
   if (flags.json)
     std::cout << json.dump(1) << std::endl;
   else

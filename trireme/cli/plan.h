@@ -1,6 +1,6 @@
 // `trireme plan`: the configuration for a model, a length and devices, before they are there. The options of
 // train that are given are pinned; the others are chosen. Nothing is read but config.json, files of options
-// and a hardware profile.
+// and a hardware profile; of an encoder also whether its tokenizer has a mask token.
 #pragma once
 
 #include <cstdint>

@@ -6,6 +6,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/joined.h"
 #include "trireme/base/make_folder.h"
+#include "trireme/train/sample_options.h"
 
 namespace fs = std::filesystem;
 
@@ -72,9 +73,21 @@ std::string init_line(const PlanFlags& flags, const PlannedModel& model) {
   return cat("trireme init --preset ", model.name, " --out ", (flags.output / "model").string(), "\n");
 }
 
-constexpr const char* kDataWords = " --train_file TEXT --output_dir RUN";
+// What is the user's to name.
+std::string data_words(const PlanFlags& flags, const PlannedModel& model) {
+  return cat(lacks_mask_token(flags, model) ? " --mask_token_id ID" : "", " --train_file TEXT");
+}
+std::string words_of_run(const PlanFlags& flags, const PlannedModel& model) {
+  return data_words(flags, model) + " --output_dir RUN";
+}
 
 }  // namespace
+
+bool lacks_mask_token(const PlanFlags& flags, const PlannedModel& model) {
+  const bool given = std::ranges::find(flags.passed_on, "mask_token_id",
+                                       &TrainOptionValues::value_type::first) != flags.passed_on.end();
+  return !model.config.shifts_labels() && !given && (model.folder.empty() || !find_mask_token(model.folder));
+}
 
 std::string write_plan(const PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
                        const PlanRequest& request, const Planned& planned) {
@@ -83,16 +96,18 @@ std::string write_plan(const PlanFlags& flags, const OptionParser& parser, const
                   train_options_of(request, planned));
   const std::string init = init_line(flags, model);
   const fs::path& folder = flags.output;
-  if (folder.empty()) return init + launch_line(request, planned, as_flags(options) + kDataWords) + "\n";
+  if (folder.empty())
+    return init + launch_line(request, planned, as_flags(options) + words_of_run(flags, model)) + "\n";
   make_asked_folder(folder, "--output ");
   const fs::path run = folder / "run.yaml";
   replace_file(run,
                run_yaml(cat("trireme plan: ", planned.configuration.ranks(), " x ", request.hardware.name,
-                            ". trireme train --config run.yaml --train_file TEXT"),
+                            ". trireme train --config run.yaml", data_words(flags, model)),
                         options));
   replace_file(folder / "ds_config.json",
                deepspeed_config_of(request, planned, flags.engine.optimizer.max_grad_norm).dump(2) + "\n");
-  return init + launch_line(request, planned, cat("--config ", run.string(), kDataWords)) + "\n";
+  return init + launch_line(request, planned, cat("--config ", run.string(), words_of_run(flags, model))) +
+         "\n";
 }
 
 std::string write_stages(const PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
@@ -110,10 +125,11 @@ std::string write_stages(const PlanFlags& flags, const OptionParser& parser, con
       cat("trireme plan: ", stages.front().configuration.ranks(), " x ", request.hardware.name);
   replace_file(list,
                stages_yaml(title + ". Steps or tokens of each stage are yours to choose", request, stages));
-  replace_file(run, run_yaml(title + ". trireme train --config run.yaml --train_file TEXT",
+  replace_file(run, run_yaml(cat(title, ". trireme train --config run.yaml", data_words(flags, model)),
                              run_options(flags, parser, model, request, on_disk, chosen)));
   return init_line(flags, model) +
-         launch_line(request, stages.front(), cat("--config ", run.string(), kDataWords)) + "\n";
+         launch_line(request, stages.front(), cat("--config ", run.string(), words_of_run(flags, model))) +
+         "\n";
 }
 
 }  // namespace trireme

@@ -1,6 +1,8 @@
 // The kernels that --attention names. No torch here.
 #pragma once
 
+#include <cstdint>
+
 #include "trireme/base/enum_names.h"
 #include "trireme/base/error.h"
 
@@ -23,6 +25,9 @@ constexpr auto enum_names(AttentionKernel) {
 constexpr bool takes_whole_samples_alone(AttentionKernel kernel) {
   return kernel == AttentionKernel::flash4 || kernel == AttentionKernel::cudnn;
 }
+
+// Of a sample, that the reference kernel is for: it is the definition, with all scores in memory.
+inline constexpr int64_t kMostByReference_tokens = 4096;
 
 // Throws ConfigError: a kernel that caps no scores, of a model whose scores are capped, on CUDA. On the CPU all do.
 inline void check_caps_scores(AttentionKernel kernel) {

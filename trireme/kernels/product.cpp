@@ -24,9 +24,16 @@ bool fp32_products_in_onednn() {
 // Below it a call takes longer than the product.
 constexpr int64_t kLeastForOneDnn = int64_t{32} * 32 * 32;
 
+// mkldnn_matmul copies such a factor, which takes as long as its product with few columns.
+bool has_gaps(const at::Tensor& a_Tk) {
+  return !a_Tk.is_contiguous() && !a_Tk.t().is_contiguous();
+}
+constexpr int64_t kFewColumns = 256;
+
 bool in_onednn(const at::Tensor& out_Tn, const at::Tensor& a_Tk) {
   return at::globalContext().userEnabledMkldnn() && a_Tk.is_cpu() && a_Tk.scalar_type() == at::kFloat &&
-         out_Tn.numel() * a_Tk.size(1) >= kLeastForOneDnn && fp32_products_in_onednn();
+         out_Tn.numel() * a_Tk.size(1) >= kLeastForOneDnn && fp32_products_in_onednn() &&
+         !(out_Tn.size(1) <= kFewColumns && has_gaps(a_Tk));
 }
 
 }  // namespace

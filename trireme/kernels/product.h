@@ -1,7 +1,8 @@
 // Products of matrices: out = a b, and sum += a b, by the faster of the libraries inside libtorch.
 //
 // fp32 on an AMD processor with AVX-512 runs in oneDNN: the MKL inside libtorch uses half of the width of
-// such a processor's units (docs/benchmarks/history/2026-11-23-products.md). All else is ATen's own choice.
+// such a processor's units (docs/benchmarks/history/2026-11-23-products.md). Not so a slice of columns times
+// few columns, as LoRA has it: oneDNN's interface copies the slice. All else is ATen's own choice.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -104,17 +104,21 @@ void name_sources(HardwareProfile& profile, int ranks) {
     from(FigureOrigin::measured, figure, command);
   for (const char* figure : {"peak_flops_16_bit", "peak_flops_32_bit"})
     from(profile.is_gpu ? FigureOrigin::published : FigureOrigin::measured, figure,
-         profile.is_gpu ? "data sheet, where the GPU is known, else the rate of bench step's products"
-                        : command);
+         profile.is_gpu ? "data sheet, where the GPU is known, else the best measured rate" : command);
   from(FigureOrigin::estimated, "fragments_share", "what the caching allocator may hold beside tensors");
   if (profile.is_gpu) from(FigureOrigin::estimated, "peer_buffers_bytes", kPeerBuffersSource);
   from(FigureOrigin::estimated, "time_error", "docs/benchmarks: predicted beside measured steps");
 }
 
-double peak_of(at::Device device, Precision precision, double measured_flops) {
+// No less than any rate of the profile that counts FLOPs, so that no planned step exceeds it.
+double peak_of(at::Device device, Precision precision, double measured_flops, const Rates& rates) {
   if (const auto published = published_peak_rate(gpu_identity(device).name, precision))
     return published->flops_per_second;
-  return measured_flops;
+  double peak = measured_flops;
+  for (const auto& [kind, table] : rates)
+    if (kind <= WorkKind::attention_backward)
+      for (const RatePoint& point : table.points) peak = std::max(peak, point.per_second);
+  return peak;
 }
 
 void describe(const World& world, at::Device device, HardwareProfile& profile) {
@@ -125,7 +129,7 @@ void describe(const World& world, at::Device device, HardwareProfile& profile) {
       profile.is_gpu ? profile.name : cat(profile.name, ", ", at::get_num_threads(), " threads a rank");
   profile.host_memory_bytes = host_memory_limit_bytes();
   profile.memory_bytes =
-      profile.is_gpu ? device_memory_bytes(device) : profile.host_memory_bytes / profile.devices_per_machine;
+      profile.is_gpu ? device_memory_bytes(device) : profile.rank_host_bytes(profile.devices_per_machine);
   // What lives before any tensor, and, beside a GPU, the context that its first tensor makes.
   at::zeros({1}, device);
   profile.outside_tensors_bytes = profile.is_gpu
@@ -170,12 +174,12 @@ HardwareProfile measure_hardware(World& world, at::Device device, const Hardware
     for (const WorkKind product :
          {WorkKind::matmul, WorkKind::weight_gradient, WorkKind::head_matmul, WorkKind::head_weight_gradient})
       profile.rates_16_bit[product] = profile.rates_32_bit.at(product);
-  const auto peak = [&](Precision precision, const MeanMatmulRate& products) {
-    return peak_of(device, precision, products.flops_per_second() / world.size());
+  const auto peak = [&](Precision precision, const MeanMatmulRate& products, const Rates& rates) {
+    return peak_of(device, precision, products.flops_per_second() / world.size(), rates);
   };
-  profile.peak_flops_32_bit = peak(Precision::fp32, products_32_bit);
+  profile.peak_flops_32_bit = peak(Precision::fp32, products_32_bit, profile.rates_32_bit);
   profile.peak_flops_16_bit =
-      peak(Precision::bf16, profile.bf16_products ? products_16_bit : products_32_bit);
+      peak(Precision::bf16, profile.bf16_products ? products_16_bit : products_32_bit, profile.rates_16_bit);
   if (!profile.is_gpu)
     profile.peak_flops_16_bit = std::max(profile.peak_flops_16_bit, profile.peak_flops_32_bit);
   measure_links(world, device, profile);

@@ -5,6 +5,7 @@
 
 #include "trireme/attention/head_shares.h"
 #include "trireme/base/sample_layout.h"
+#include "trireme/base/step_tokens.h"
 #include "trireme/forecast/choose_recompute.h"
 #include "trireme/forecast/tile_rules.h"
 #include "trireme/kernels/token_tiles.h"
@@ -31,6 +32,7 @@ class CandidateList {
       : request_(request), pinned_(request.pinned), devices_(devices), tokens_(tokens) {}
 
   std::vector<Candidate> run() {
+    if (!request_.knows_attention(tokens_)) return {};
     for (int sp = 1; sp <= devices_; ++sp) {
       if (devices_ % sp != 0 || (pinned_.sp && *pinned_.sp != sp)) continue;
       for (int ulysses = 1; ulysses <= sp; ++ulysses)
@@ -75,6 +77,8 @@ class CandidateList {
     of_mesh.data_parallel = devices_ / (ulysses * ring);
     const int64_t shard_tokens = SampleLayout{tokens_, ulysses, ring}.size(0);
     for (const Batches& each : batches(of_mesh.data_parallel, shard_tokens)) {
+      const StepTokens step{tokens_, of_mesh.sequence_ranks(), each.batch, each.accumulation};
+      if (!step.fit(request_.hardware.rank_host_bytes(devices_))) continue;
       of_mesh.batch = each.batch;
       of_mesh.accumulation = each.accumulation;
       for (const int chunks : head_chunks(ulysses)) {

@@ -6,6 +6,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/sample_layout.h"
 #include "trireme/base/sizes.h"
+#include "trireme/base/step_tokens.h"
 #include "trireme/plan/candidates.h"
 
 namespace trireme {
@@ -67,6 +68,19 @@ void check_samples(const PlanRequest& request, int devices, int64_t tokens) {
                           "; give fewer GPUs, more samples a step, or leave --ring, --ulysses and --sp out"));
 }
 
+// With as many ranks to a sample as may be, so that a rank holds the least of it.
+void check_tokens(const PlanRequest& request, int devices, int64_t tokens) {
+  const PinnedOptions& pinned = request.pinned;
+  const int ranks =
+      pinned.sp.value_or(pinned.ulysses && pinned.ring ? *pinned.ulysses * *pinned.ring : devices);
+  const int64_t samples = request.samples_per_step * ranks / devices;  // of the ranks that share them
+  const int64_t accumulation = pinned.accumulation.value_or(1);
+  const int64_t batch = pinned.batch.value_or(std::max<int64_t>(1, samples / accumulation));
+  check_step_tokens(
+      {tokens, ranks, batch, pinned.accumulation.value_or(std::max<int64_t>(1, samples / batch))},
+      request.hardware.rank_host_bytes(devices));
+}
+
 }  // namespace
 
 void check_request(const PlanRequest& request, int devices, int64_t tokens) {
@@ -78,10 +92,17 @@ void check_request(const PlanRequest& request, int devices, int64_t tokens) {
       (!request.hardware.flash4 || request.settings.precision != Precision::bf16))
     throw ConfigError(cat("--attention flash4: got ", name_of(request.settings.precision), " on ",
                           request.hardware.name, ", expected bf16 on a Hopper GPU; use --attention auto"));
+  if (!request.knows_attention(tokens))
+    throw ConfigError(
+        cat("--attention reference: got ", format_count(tokens), " tokens on ", request.hardware.name,
+            ", expected at most ", format_count(kMostByReference_tokens),
+            " on a CPU: a plan knows neither that kernel's rate on a GPU nor the bytes of its scores; use "
+            "--attention auto"));
   if (request.model.caps_scores && request.hardware.is_gpu) check_caps_scores(request.settings.attention);
   check_machines(request, devices);
   check_degrees(request, devices);
   check_samples(request, devices, tokens);
+  if (tokens > 0) check_tokens(request, devices, tokens);
   const PinnedOptions& pinned = request.pinned;
   const int ulysses = pinned.ulysses.value_or(1), ring = pinned.ring.value_or(1);
   if (tokens > 0) check_a_token_for_each_rank({tokens, ulysses, ring});

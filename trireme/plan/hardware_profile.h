@@ -115,7 +115,8 @@ struct HardwareProfile {
   // Of a GPU, NCCL's buffers for each rank of its machine with which it exchanges directly. What it takes for
   // ranks of other machines is not known.
   int64_t peer_buffers_bytes = 0;
-  double peak_flops_16_bit = 0;  // published, of dense products: what MFU is of. Measured of a CPU
+  double peak_flops_16_bit =
+      0;  // published, of dense products: what MFU is of. Of a CPU the best that was measured
   double peak_flops_32_bit = 0;
   Rates rates_16_bit;
   Rates rates_32_bit;
@@ -137,6 +138,10 @@ struct HardwareProfile {
 
   // Of so many ranks, those on one machine.
   int machine_devices(int ranks) const { return std::min(ranks, devices_per_machine); }
+  // Host memory of each of so many ranks; where it is unknown, as much as its device has.
+  int64_t rank_host_bytes(int ranks) const {
+    return host_memory_bytes > 0 ? host_memory_bytes / machine_devices(ranks) : memory_bytes;
+  }
 
   const Rates& rates(int64_t element_bytes) const { return element_bytes == 2 ? rates_16_bit : rates_32_bit; }
 };

@@ -23,13 +23,18 @@ std::vector<int> device_counts(const HardwareProfile& hardware, int most) {
   return counts;
 }
 
+bool can_be_planned(const PlanRequest& request, int devices, int64_t tokens) {
+  try {
+    check_request(request, devices, tokens);
+    return true;
+  } catch (const ConfigError&) {
+    return false;
+  }
+}
+
 // nullopt: the options that are given do not allow so many, or they do not suffice.
 std::optional<Planned> planned_on(Search& search, const PlanRequest& request, int devices) {
-  try {
-    check_request(request, devices, request.tokens);
-  } catch (const ConfigError&) {
-    return std::nullopt;
-  }
+  if (!can_be_planned(request, devices, request.tokens)) return std::nullopt;
   if (!search.holds(devices, request.tokens)) return std::nullopt;
   auto best = search.fastest(devices, request.tokens);
   if (best && best->time.tokens_per_second < request.target_tokens_per_second) return std::nullopt;
@@ -48,7 +53,7 @@ std::optional<int> more_devices(Search& search, const PlanRequest& request) {
   return std::nullopt;
 }
 
-void add_frontier(Plan& plan, Search& search) {
+void add_frontier(Plan& plan, const PlanRequest& request, Search& search) {
   constexpr int64_t kShortest = 8192;
   std::vector<int64_t> lengths;
   const int64_t longest = std::max(plan.longest_tokens, plan.best.tokens());
@@ -57,6 +62,8 @@ void add_frontier(Plan& plan, Search& search) {
   for (const int64_t tokens : lengths) {
     if (tokens == plan.best.tokens() && plan.fits()) {
       plan.frontier.push_back(plan.best);
+    } else if (!can_be_planned(request, plan.devices, tokens)) {
+      continue;
     } else if (auto fastest = search.fastest(plan.devices, tokens)) {
       plan.frontier.push_back(std::move(*fastest));
     }
@@ -70,11 +77,12 @@ Plan plan_of(const PlanRequest& request, bool with_frontier) {
   int64_t tokens = request.tokens;
   std::optional<Planned> best;
   if (request.objective == Objective::length) {
-    check_request(request, plan.devices, 0);
+    const int64_t shortest = search.shortest(plan.devices);
+    check_request(request, plan.devices, shortest);
     tokens = plan.longest_tokens = search.longest(plan.devices, kMostLength);
     if (tokens == 0)
       throw ConfigError(cat(request.model_name, " does not fit on ", plan.devices, " x ",
-                            request.hardware.name, ": not even with samples of ", kLengthQuantum,
+                            request.hardware.name, ": not even with samples of ", format_count(shortest),
                             " tokens; give more GPUs, or leave pinned options out"));
   } else if (request.objective == Objective::fewest_gpus) {
     check_request(request, plan.devices, tokens);
@@ -94,8 +102,9 @@ Plan plan_of(const PlanRequest& request, bool with_frontier) {
   }
   if (with_frontier) {
     if (plan.longest_tokens == 0) plan.longest_tokens = search.longest(plan.devices, kMostLength);
+    if (plan.fits()) plan.longest_tokens = std::max(plan.longest_tokens, tokens);
     if (plan.fits()) plan.runners_up = list_runners_up(request, plan.best);
-    add_frontier(plan, search);
+    add_frontier(plan, request, search);
   }
   plan.advice = advice_on_other_axes(request, plan.best);
   plan.counts = search.counts();

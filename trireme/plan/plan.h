@@ -15,7 +15,7 @@ struct Plan {
   int devices = 1;             // with Objective::fewest_gpus at most those of the request
   int64_t longest_tokens = 0;  // that these devices hold
   std::vector<RunnerUp> runners_up;
-  std::vector<Planned> frontier;  // the fastest at lengths that double, up to the longest
+  std::vector<Planned> frontier;  // the fastest at possible lengths that double, up to the longest
   // Where the length does not fit on `devices`, or too slowly: the fewest that hold it fast enough.
   std::optional<int> devices_needed;
   std::vector<std::string> advice;
@@ -32,8 +32,8 @@ struct Plan {
   }
 };
 
-// Throws ConfigError as check_request does, and where not even kLengthQuantum tokens fit with
-// Objective::length.
+// Throws ConfigError as check_request does, and with Objective::length where not even Search::shortest
+// fits.
 Plan make_plan(const PlanRequest& request);
 
 // One for each length, each by itself.

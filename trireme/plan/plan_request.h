@@ -90,6 +90,12 @@ struct PlanRequest {
     return stage;
   }
 
+  // A GPU's rates are of other kernels than the reference kernel, whose scores the forecast does not count.
+  bool knows_attention(int64_t sample_tokens) const {
+    return settings.attention != AttentionKernel::reference ||
+           (!hardware.is_gpu && sample_tokens <= kMostByReference_tokens);
+  }
+
   // Of a sample of `sample_tokens`.
   AttentionPairs pairs_of_sample(int64_t sample_tokens) const {
     if (document_tokens <= 0 || document_tokens >= sample_tokens) return attention_pairs(sample_tokens);

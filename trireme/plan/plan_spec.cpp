@@ -11,6 +11,7 @@
 #include "trireme/plan/first_run.h"
 #include "trireme/plan/machine_groups.h"
 #include "trireme/plan/plan_text.h"
+#include "trireme/plan/planned.h"
 
 namespace trireme {
 namespace {
@@ -150,15 +151,28 @@ class Spec {
     return text + spec_row("longest sample here", cat(format_count(plan_.longest_tokens), " tokens"));
   }
 
-  std::string checks() const {
-    const int64_t smoke = std::min(kSmokeTokens, best_.tokens());
+  // On the fewest ranks that exchange.
+  Planned smoke_test() const {
+    Configuration small = c_;
+    small.data_parallel = 1;
     const int ranks = std::min(2, c_.ranks());
+    small.ulysses = static_cast<int>(std::min<int64_t>(ranks, request_.model.heads));
+    small.ring = ranks / small.ulysses;
+    return make_planned(request_, small, std::min(kSmokeTokens, best_.tokens()));
+  }
+
+  std::string checks() const {
+    const Planned smoke = smoke_test();
+    const int ulysses = smoke.configuration.ulysses, ring = smoke.configuration.ring, ranks = ulysses * ring;
+    const bool gathered = request_.settings.gathers_keys && c_.ring > 1;
     const double share =
         static_cast<double>(best_.memory.device_bytes) / static_cast<double>(hardware_.memory_bytes);
     const std::string validate = "`trireme validate` (docs/validate.md)";
-    std::string text = cat("- [ ] A smoke test of ", format_count(smoke), " tokens on ", ranks, " ", device_,
-                           ranks == 1 ? "" : "s", " runs: ", validate,
-                           " with the run's options, `--max_seq_length ", smoke, " --sp ", ranks, "`\n");
+    std::string text =
+        cat("- [ ] A smoke test of ", format_count(smoke.tokens()), " tokens on ", ranks, " ", device_,
+            ranks == 1 ? "" : "s", " runs: ", validate, " with the run's options, but `--max_seq_length ",
+            smoke.tokens(), " --ulysses ", ulysses, " --ring ", ring,
+            gathered && ring == 1 ? " --ring_method ring" : "", "`\n");
     text += cat("- [ ] Peak memory is below ", format_percent(kFirstRunMemoryShare), " of each ", device_,
                 ": planned ", format_percent(share),
                 share < kFirstRunMemoryShare ? std::string()
@@ -171,9 +185,9 @@ class Spec {
                 format_fixed(std::log(static_cast<double>(request_.model.vocab)), 2),
                 " or below: checked by `trireme validate`\n");
     text += cat("- [ ] Tokens/s of those steps lie between ",
-                rate_text(best_.step.tokens() / best_.time.most_seconds / c_.ranks()), " and ",
-                rate_text(best_.step.tokens() / best_.time.least_seconds / c_.ranks()), " for each ", device_,
-                "; beside published numbers: ", kOpen, "\n");
+                rate_text(smoke.step.tokens() / smoke.time.most_seconds / ranks), " and ",
+                rate_text(smoke.step.tokens() / smoke.time.least_seconds / ranks), " for each ", device_,
+                ", of the smoke test's length; beside published numbers: ", kOpen, "\n");
     return text + cat("- [ ] The hardware is what the plan took it for: `trireme bench hardware` on it, then "
                       "this plan with `--gpu` of its file\n");
   }

@@ -5,7 +5,8 @@
 #include <queue>
 #include <tuple>
 
-#include "trireme/base/error.h"
+#include "trireme/base/round_up.h"
+#include "trireme/base/sample_layout.h"
 #include "trireme/plan/check_request.h"
 #include "trireme/plan/planned_inputs.h"
 
@@ -94,6 +95,12 @@ int64_t least_of_convex(int64_t least, int64_t most, const F& f) {
       high = middle;
   }
   return low;
+}
+
+int64_t length_quantum(const PlanRequest& request, int devices) {
+  if (!request.settings.strict_divisible) return kLengthQuantum;
+  const SampleLayout of_most_ranks{.ring = request.pinned.sp.value_or(devices)};
+  return round_up(kLengthQuantum, of_most_ranks.unit());
 }
 
 }  // namespace
@@ -279,12 +286,22 @@ bool Search::holds(int devices, int64_t tokens) {
                      [&](const Candidate& candidate) { return holds(candidate, tokens); });
 }
 
+int64_t Search::shortest(int devices) const {
+  const int64_t quantum = length_quantum(request_, devices);
+  int ranks = devices;
+  for (const Candidate& candidate : list_candidates(request_, devices, round_up(devices, quantum)))
+    ranks = std::min(ranks, candidate.configuration.sequence_ranks());
+  return round_up(ranks, quantum);
+}
+
 int64_t Search::longest(int devices, int64_t most_tokens) {
   // Lengths change which candidates there are (batches, tiles), and a tile's rows rise and fall with the
   // length: so every candidate of each length that is looked at is asked.
-  int64_t fits = 0, over = most_tokens / kLengthQuantum + 1;
+  const int64_t quantum = length_quantum(request_, devices);
+  const int64_t below_shortest = shortest(devices) / quantum - 1;
+  int64_t fits = below_shortest, over = most_tokens / quantum + 1;
   for (int64_t step = 1; fits + step < over;) {
-    if (holds(devices, (fits + step) * kLengthQuantum)) {
+    if (holds(devices, (fits + step) * quantum)) {
       fits += step;
       step *= 2;
     } else {
@@ -293,9 +310,9 @@ int64_t Search::longest(int devices, int64_t most_tokens) {
   }
   while (fits + 1 < over) {
     const int64_t middle = fits + (over - fits) / 2;
-    (holds(devices, middle * kLengthQuantum) ? fits : over) = middle;
+    (holds(devices, middle * quantum) ? fits : over) = middle;
   }
-  return fits * kLengthQuantum;
+  return fits == below_shortest ? 0 : fits * quantum;
 }
 
 }  // namespace trireme

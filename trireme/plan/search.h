@@ -33,8 +33,11 @@ class Search {
   std::optional<Planned> fastest(int devices, int64_t tokens);
   // That which is the least over, where nothing fits.
   Planned nearest(int devices, int64_t tokens);
-  // The longest sample, in whole kLengthQuantum, that a configuration holds, at most `most_tokens`; 0: none.
+  // The longest sample that a configuration holds, at most `most_tokens`; 0: none. Lengths that are looked at
+  // are multiples of kLengthQuantum; with --strict_divisible of the next number that all meshes divide.
   int64_t longest(int devices, int64_t most_tokens);
+  // The first of these lengths with a token for each rank that has to share a sample.
+  int64_t shortest(int devices) const;
   // Some configuration holds it.
   bool holds(int devices, int64_t tokens);
 

@@ -4,7 +4,6 @@
 #include <cstdio>
 
 #include "trireme/base/error.h"
-#include "trireme/base/sizes.h"
 #include "trireme/model/lora_files.h"
 #include "trireme/tokenizer/utf8.h"
 #include "trireme/train/stage_plan.h"
@@ -130,22 +129,6 @@ void check_packing(Packing packing, const EngineOptions& engine) {
   throw ConfigError(cat("--attention ", name_of(engine.attention),
                         " does not know documents that share a sample, which --packing ", name_of(packing),
                         " makes; use --attention auto or flash, or --packing concat"));
-}
-
-void check_step_tokens(const TrainOptions& options, int64_t longest_tokens, int sharing_ranks,
-                       int64_t host_memory_bytes) {
-  // In fp64: the product of what the table allows does not overflow there.
-  constexpr double kBytesOfToken = 16;  // the token and its target
-  const double tokens = static_cast<double>(longest_tokens) / sharing_ranks *
-                        static_cast<double>(options.per_device_train_batch_size) *
-                        static_cast<double>(options.gradient_accumulation_steps);
-  if (tokens * kBytesOfToken > static_cast<double>(host_memory_bytes))
-    throw ConfigError(cat("one step of a rank has ", number_text(tokens), " tokens (",
-                          options.per_device_train_batch_size, " samples of --per_device_train_batch_size x ",
-                          options.gradient_accumulation_steps, " of --gradient_accumulation_steps x ",
-                          format_count(longest_tokens), " tokens / ", sharing_ranks,
-                          " ranks), more than the ", format_bytes(host_memory_bytes),
-                          " of host memory of a rank hold; use smaller numbers"));
 }
 
 }  // namespace trireme

@@ -16,9 +16,5 @@ void check_dropout(const TrainOptions& options, const ModelConfig& config);
 void check_dropout_of_adapter(const LoraOptions& lora);
 // Packed documents for an attention kernel that does not know them (--attention flash4 or cudnn on a GPU).
 void check_packing(Packing packing, const EngineOptions& engine);
-// Tokens that one rank holds of a step, which the loader hands over whole: they must fit into its host
-// memory. `longest_tokens`: of a sample in any stage; `sharing_ranks`: of one sample.
-void check_step_tokens(const TrainOptions& options, int64_t longest_tokens, int sharing_ranks,
-                       int64_t host_memory_bytes);
 
 }  // namespace trireme

@@ -6,6 +6,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/sample_layout.h"
+#include "trireme/base/step_tokens.h"
 #include "trireme/comm/mesh.h"
 #include "trireme/data/indexed_dataset.h"
 #include "trireme/device/host_memory_limit.h"
@@ -86,8 +87,10 @@ StagePlan plan_run(const TrainOptions& options, const ModelConfig& config, const
 void check_stage(const StagePlan& plan, int stage, int64_t longest_context_tokens, const World& world) {
   const auto index = static_cast<size_t>(stage);
   const ContextStage& context_stage = plan.stages[index];
-  const EngineOptions& engine = plan.options[index].engine;
-  check_step_tokens(plan.options[index], context_stage.sequence_tokens, engine.ulysses * engine.ring,
+  const TrainOptions& options = plan.options[index];
+  const EngineOptions& engine = options.engine;
+  check_step_tokens({context_stage.sequence_tokens, engine.ulysses * engine.ring,
+                     options.per_device_train_batch_size, options.gradient_accumulation_steps},
                     host_memory_of_rank_bytes(engine.host_memory_limit_bytes, world.identity().local_size));
   check_positions_reach(context_stage.sequence_tokens, plan.configs[index], longest_context_tokens);
   if (engine.strict_divisible)

@@ -70,9 +70,8 @@ Check check_losses(const std::vector<double>& losses, int64_t vocabulary, const 
 }
 
 Check check_kernel(const std::string& attention_kernel, int64_t sequence_tokens) {
-  constexpr int64_t kMostForReference = 4096;
   Check check{"attention kernel",
-              passes(!is_by_reference(attention_kernel) || sequence_tokens <= kMostForReference),
+              passes(!is_by_reference(attention_kernel) || sequence_tokens <= kMostByReference_tokens),
               attention_kernel,
               {{"kernel", attention_kernel}}};
   if (check.verdict == Verdict::fail)

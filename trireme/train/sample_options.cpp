@@ -10,18 +10,17 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
-int64_t find_mask_token(const fs::path& model_dir) {
-  const fs::path file = model_dir / "tokenizer.json";
-  const bool there = is_there(file);
-  if (there) {
-    const Json json = read_json(file);
-    const Json* added = find_field(json, "added_tokens", file.string());
-    for (const AddedToken& token : parse_added_tokens(added == nullptr ? Json() : *added, file.string()))
-      if (token.content == "[MASK]" || token.content == "<mask>") return token.id;
-  }
-  throw ConfigError(cat(file.string(),
-                        there ? ": none of its added_tokens is [MASK] or <mask>" : ": there is no such file",
-                        "; give the id of the token that stands for masked ones with --mask_token_id"));
+fs::path tokenizer_of(const fs::path& model_dir) {
+  return model_dir / "tokenizer.json";
+}
+
+int64_t mask_token_of(const fs::path& model_dir) {
+  if (const std::optional<int64_t> found = find_mask_token(model_dir)) return *found;
+  const fs::path file = tokenizer_of(model_dir);
+  throw ConfigError(
+      cat(file.string(),
+          is_there(file) ? ": none of its added_tokens is [MASK] or <mask>" : ": there is no such file",
+          "; give the id of the token that stands for masked ones with --mask_token_id"));
 }
 
 void refuse_for_decoder(bool given, const char* flag) {
@@ -65,6 +64,16 @@ void list_sample_options(OptionList& list, SampleOptions& o) {
              "encoders: what stands for masked tokens; not given: [MASK] or <mask> of the tokenizer");
 }
 
+std::optional<int64_t> find_mask_token(const fs::path& model_dir) {
+  const fs::path file = tokenizer_of(model_dir);
+  if (!is_there(file)) return std::nullopt;
+  const Json json = read_json(file);
+  const Json* added = find_field(json, "added_tokens", file.string());
+  for (const AddedToken& token : parse_added_tokens(added == nullptr ? Json() : *added, file.string()))
+    if (token.content == "[MASK]" || token.content == "<mask>") return token.id;
+  return std::nullopt;
+}
+
 SampleOptions resolve_samples(const SampleOptions& options, const ModelConfig& config,
                               const fs::path& model_dir) {
   SampleOptions resolved = options;
@@ -81,7 +90,7 @@ SampleOptions resolve_samples(const SampleOptions& options, const ModelConfig& c
   OptionList list;
   list_sample_options(list, resolved);
   list.check();
-  if (!resolved.mask_token_id) resolved.mask_token_id = find_mask_token(model_dir);
+  if (!resolved.mask_token_id) resolved.mask_token_id = mask_token_of(model_dir);
   if (*resolved.mask_token_id < 0 || *resolved.mask_token_id >= config.vocab_size)
     throw ConfigError(cat("--mask_token_id: the mask token ", *resolved.mask_token_id,
                           " is outside the model's vocabulary of ", config.vocab_size, " ids"));

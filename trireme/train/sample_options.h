@@ -23,6 +23,9 @@ struct SampleOptions {
 
 void list_sample_options(OptionList& list, SampleOptions& options);
 
+// "[MASK]" or "<mask>" of the folder's tokenizer.json; none: it has neither, or is not there.
+std::optional<int64_t> find_mask_token(const std::filesystem::path& model_dir);
+
 // With mask token and probability set for an encoder; neither for a decoder. Throws ConfigError: given for a
 // decoder, a probability that is none, a mask token that is not given and not in the folder's tokenizer.json,
 // or not in the vocabulary.
