@@ -133,7 +133,8 @@ CheckpointManifest read_manifest(const fs::path& dir) {
     throw DataError(
         cat(origin, ": \"step\" is ", manifest.step, ", but the folder is that of step ", *named));
   for (const auto& [name, entry] : object_value(json, "files", origin).items()) {
-    if ((!is_plain_file_name(name) && !is_further_chat_template(name)) || name == kManifestFile)
+    if ((!is_plain_file_name(name) && !is_further_chat_template(name)) || name == kManifestFile ||
+        name == kChatTemplatesFolder)
       throw DataError(cat(origin, ": \"files\" has \"", quotation(name),
                           "\"; expected names of files in this folder, or of ", kChatTemplatesFolder,
                           "/NAME.jinja"));
