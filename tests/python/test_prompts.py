@@ -221,7 +221,7 @@ def test_the_loss_of_chats_is_that_of_what_the_assistant_says(tuning, chats, pac
 def test_a_set_of_chats_knows_its_tokenizer(tuning, chats, tmp_path):
     folder, _ = tuning
     of_chats, of_text = (json.loads((folder / f"{name}.set.json").read_text()) for name in ("chats", "qa"))
-    assert {name for name in of_text if of_chats[name] != of_text[name]} == {"tokenizer", "tokenizer_sha256", "vocabulary_sha256", "vocabulary", "end_of_text_appended", "documents", "tokens", "prompt_tokens"}
+    assert {name for name in of_text if of_chats[name] != of_text[name]} == {"tokenizer", "tokenizer_sha256", "end_of_text_appended", "documents", "tokens", "prompt_tokens"}
     shutil.copytree(folder / "model", tmp_path / "other")
     file = tmp_path / "other/tokenizer.json"
     tokenizer = json.loads(file.read_text())
