@@ -333,29 +333,43 @@ TEST(Joining, a_rank_that_finds_the_shared_page_closed_tells_who_was_lost) {
               HasSubstr("rank 1 (host "));
 }
 
-// One of c10d's threads ends the process: no heartbeat of its rank says so.
-TEST(Joining, a_rank_that_ends_without_a_word_is_told_to_the_heartbeats_of_the_others) {
+// What rank 0's heartbeat reads of rank 1, which ends by an error after its `last_act`.
+std::string loss_told_to_rank_0(const std::function<void(LifeSigns& of_rank_1)>& last_act) {
   const ListeningSocket socket("127.0.0.1", 0);
   const auto identities = identities_of(2, socket);
+  const auto signs_of = [&](int rank, const c10::intrusive_ptr<c10d::Store>& store) {
+    const std::string prefix = heartbeat_prefix(identities[static_cast<size_t>(rank)].attempt);
+    return LifeSigns(c10::make_intrusive<c10d::PrefixStore>(prefix, store->clone()), rank, 2, 60);
+  };
   const std::jthread rank_1([&] {
     try {
-      const RunStore store(identities[1], kLong);
+      const auto store = c10::make_intrusive<RunStore>(identities[1], kLong);
+      LifeSigns signs = signs_of(1, store);
+      last_act(signs);
       throw DataError("what ends the process");
     } catch (const DataError&) {
     }
   });
   const auto server = std::make_shared<StoreServer>(identities[0].master_listen_fd, identities[0], kLong);
   const auto store = c10::make_intrusive<RunStore>(identities[0], kLong, server);
-  LifeSigns signs(
-      c10::make_intrusive<c10d::PrefixStore>(heartbeat_prefix(identities[0].attempt), store->clone()), 0, 2,
-      60);
+  LifeSigns signs = signs_of(0, store);
   std::optional<std::string> lost;
   for (int look = 0; !lost && look < 1000; ++look) {
-    lost = signs.look(0);
     std::this_thread::sleep_for(milliseconds(10));
+    lost = signs.look(0);
   }
-  EXPECT_THAT(lost.value_or("nobody"),
+  return lost.value_or("nobody");
+}
+
+// One of c10d's threads ends the process.
+TEST(Joining, a_rank_that_ends_without_a_word_is_told_to_the_heartbeats_of_the_others) {
+  EXPECT_THAT(loss_told_to_rank_0([](LifeSigns&) {}),
               AllOf(HasSubstr("rank 1 (host "), HasSubstr("has ended or cannot be reached")));
+}
+
+TEST(Joining, what_a_rank_says_of_its_own_error_is_kept) {
+  const auto leave = [](LifeSigns& signs) { signs.leave(/*by_error=*/true, kLong, kLong); };
+  EXPECT_THAT(loss_told_to_rank_0(leave), HasSubstr("rank 1 ended by an error"));
 }
 
 // Rank 0's side, which lets a rank in and is stopped then: it answers no more. With `until` it reads no more

@@ -132,6 +132,12 @@ TEST(ListeningSocket, refuses_another_machines_address_or_listens_everywhere_as_
   }
 }
 
+TEST(ResolvedAddress, of_a_peer_by_ipv4_is_told_so_whatever_it_came_to) {
+  EXPECT_EQ(resolve("::ffff:10.0.0.7", 0).front().digits(), "10.0.0.7");
+  EXPECT_EQ(resolve("10.0.0.7", 0).front().digits(), "10.0.0.7");
+  EXPECT_EQ(resolve("fd00::7", 0).front().digits(), "fd00::7");
+}
+
 TEST(ListeningSocket, says_of_a_port_in_use_that_another_is_to_be_chosen) {
   const ListeningSocket first("127.0.0.1", 0);
   EXPECT_THAT(message_of<ConfigError>([&] { ListeningSocket("127.0.0.1", first.port()); }),

@@ -386,7 +386,6 @@ TEST(ByteLevelTokenizer, ids_are_the_bytes_of_every_text) {
   EXPECT_THROW(write_byte_level_tokenizer(folder.path(), 257), ConfigError);
 }
 
-// Zeros that take no memory.
 // "$" is punctuation to one version and none to another, and U+0363 a letter.
 TEST(SplitPattern, a_set_of_characters_that_is_another_in_the_library_is_refused) {
   const auto message = [](const std::string& pattern) {
@@ -395,8 +394,8 @@ TEST(SplitPattern, a_set_of_characters_that_is_another_in_the_library_is_refused
   for (const char* other : {"[:punct:]", "[:^punct:]", "[:alpha:]", "[:alnum:]", "[:lower:]"})
     EXPECT_THAT(message(cat("a|[^", other, "]+")),
                 HasSubstr(cat("split pattern has ", other, ", which is another set of characters")));
-  for (const char* other :
-       {R"(\p{Alpha})", R"(\P{alphabetic})", R"(\p{^Al-num})", R"(\p{Lowercase})", R"(\p{Word})"})
+  for (const char* other : {R"(\p{Alpha})", R"(\P{alphabetic})", R"(\p{^Al-num})", R"(\p{Lowercase})",
+                            R"(\p{Word})", R"(\p{ID_Continue})", R"(\p{Sentence_Terminal})"})
     EXPECT_THAT(message(cat("[", other, "]+")), HasSubstr("which is another set of characters"));
   for (const char* same :
        {R"([[:space:][:upper:][:word:]]\w)", R"(\p{Punct}|\p{Upper}|\p{L})", R"(\\p\{Alpha\})"})
@@ -429,6 +428,7 @@ TEST(SplitPattern, a_letter_newer_than_unicode_14_is_in_no_list_of_older_ones) {
   EXPECT_TRUE(matches("\\p{Ll}", 0xA7DB));
 }
 
+// Zeros that take no memory.
 TEST(SplitPattern, a_text_longer_than_oniguruma_counts_is_refused) {
   const size_t bytes = size_t{1} << 31;
   void* zeros = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -1,14 +1,20 @@
 #include "trireme/base/resolved_address.h"
 
 #include <algorithm>
+#include <arpa/inet.h>
 #include <array>
 #include <cstring>
 #include <netdb.h>
+#include <netinet/in.h>
 
 namespace trireme {
 
 std::string ResolvedAddress::digits() const {
   std::array<char, NI_MAXHOST> host{};
+  // Of a peer that came by IPv4 to a socket of both protocols.
+  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&storage);
+  if (v6->sin6_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
+    return ::inet_ntop(AF_INET, &v6->sin6_addr.s6_addr[12], host.data(), host.size());
   ::getnameinfo(generic(), size, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST);
   return host.data();
 }

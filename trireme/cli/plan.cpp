@@ -149,8 +149,8 @@ std::vector<std::string> advice_on_line(const PlanFlags& flags, const PlannedMod
   if (!stretched.empty()) advice.push_back(stretched);
   if (lacks_mask_token(flags, model))
     advice.emplace_back(
-        "the model's folder has no tokenizer with [MASK] or <mask>: give the id of the token that stands for "
-        "masked ones as ID, below the model's vocab_size; docs/methods/encoder.md");
+        "no tokenizer with [MASK] or <mask> lies beside config.json here: leave --mask_token_id out if the "
+        "model's own has one; else give as ID what stands for masked tokens (docs/methods/encoder.md)");
   return advice;
 }
 

@@ -328,7 +328,8 @@ class StoreServer::Service {
   // threads may have ended the rank, whose own heartbeat then told nobody.
   void lose(const std::string& rank) {
     lost_ = rank;
-    table_.answer(StoreRequest::set, {cat(heartbeat_prefix(attempt_), "/", kLostKey), lost_});
+    const std::string key = cat(heartbeat_prefix(attempt_), "/", kLostKey);
+    if (!table_.has(key)) table_.answer(StoreRequest::set, {key, lost_});  // else the rank itself said more
   }
 
   FileDescriptor listening_, wake_;

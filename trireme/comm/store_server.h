@@ -3,7 +3,8 @@
 //   a stranger             is dropped: at once after an invalid message; the oldest first if there are many
 //   a rank, proved         waits until all ranks have come, or hears why there is no run (meeting.h)
 //   its requests           are answered from the table (store_table.h)
-//   a rank that ends       without goodbye: requests that must wait are answered "lost" from then on
+//   a rank that ends       without goodbye: requests that must wait are answered "lost" from then on, and the
+//                          key that heartbeats read says so (heartbeat.h)
 #pragma once
 
 #include <chrono>

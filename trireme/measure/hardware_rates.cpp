@@ -116,7 +116,7 @@ double peak_of(at::Device device, Precision precision, double measured_flops, co
     return published->flops_per_second;
   double peak = measured_flops;
   for (const auto& [kind, table] : rates)
-    if (kind <= WorkKind::attention_backward)
+    if (counts_flops(kind))
       for (const RatePoint& point : table.points) peak = std::max(peak, point.per_second);
   return peak;
 }

@@ -93,11 +93,12 @@ void check_request(const PlanRequest& request, int devices, int64_t tokens) {
     throw ConfigError(cat("--attention flash4: got ", name_of(request.settings.precision), " on ",
                           request.hardware.name, ", expected bf16 on a Hopper GPU; use --attention auto"));
   if (!request.knows_attention(tokens))
-    throw ConfigError(
-        cat("--attention reference: got ", format_count(tokens), " tokens on ", request.hardware.name,
-            ", expected at most ", format_count(kMostByReference_tokens),
-            " on a CPU: a plan knows neither that kernel's rate on a GPU nor the bytes of its scores; use "
-            "--attention auto"));
+    throw ConfigError(request.hardware.is_gpu
+                          ? cat("--attention reference is not planned on a GPU, here ", request.hardware.name,
+                                ": no profile has that kernel's rate; use --attention auto")
+                          : cat("--attention reference: got ", format_count(tokens),
+                                " tokens, expected at most ", format_count(kMostByReference_tokens),
+                                ", beyond which its scores count; use --attention auto"));
   if (request.model.caps_scores && request.hardware.is_gpu) check_caps_scores(request.settings.attention);
   check_machines(request, devices);
   check_degrees(request, devices);

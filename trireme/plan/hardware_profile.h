@@ -36,6 +36,10 @@ enum class WorkKind : uint8_t {
   copy,                 // values that go from one buffer of a layer to another
   optimizer,            // elements of a unit that are stepped: gradient norm, clipping, new values included
 };
+// Products and attention; of the others values are counted.
+constexpr bool counts_flops(WorkKind kind) {
+  return kind <= WorkKind::attention_backward;
+}
 constexpr auto enum_names(WorkKind) {
   using enum WorkKind;
   return std::to_array<EnumName<WorkKind>>({{matmul, "matmul"},
@@ -115,8 +119,8 @@ struct HardwareProfile {
   // Of a GPU, NCCL's buffers for each rank of its machine with which it exchanges directly. What it takes for
   // ranks of other machines is not known.
   int64_t peer_buffers_bytes = 0;
-  double peak_flops_16_bit =
-      0;  // published, of dense products: what MFU is of. Of a CPU the best that was measured
+  // Published, of dense products: what MFU is of. Of a CPU the best that was measured.
+  double peak_flops_16_bit = 0;
   double peak_flops_32_bit = 0;
   Rates rates_16_bit;
   Rates rates_32_bit;

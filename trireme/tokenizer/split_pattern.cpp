@@ -33,8 +33,31 @@ const OnigUChar* bytes(std::string_view text) {
 // Sets of characters that are others in the library's version of Oniguruma: there [:punct:] has symbols too, and the
 // rest have other letters and numbers.
 constexpr auto kOtherBrackets = std::to_array<std::string_view>({"alnum", "alpha", "lower", "punct"});
-constexpr auto kOtherProperties =
-    std::to_array<std::string_view>({"alnum", "alpha", "alphabetic", "cased", "lower", "lowercase", "word"});
+constexpr auto kOtherProperties = std::to_array<std::string_view>({"alnum",
+                                                                   "alpha",
+                                                                   "alphabetic",
+                                                                   "caseignorable",
+                                                                   "cased",
+                                                                   "ci",
+                                                                   "dia",
+                                                                   "diacritic",
+                                                                   "ext",
+                                                                   "extender",
+                                                                   "graphemeextend",
+                                                                   "grext",
+                                                                   "idc",
+                                                                   "idcontinue",
+                                                                   "lower",
+                                                                   "lowercase",
+                                                                   "oalpha",
+                                                                   "otheralphabetic",
+                                                                   "sentenceterminal",
+                                                                   "sterm",
+                                                                   "term",
+                                                                   "terminalpunctuation",
+                                                                   "word",
+                                                                   "xidc",
+                                                                   "xidcontinue"});
 
 // As Oniguruma reads a property's name: without case, spaces, hyphens and underscores.
 std::string name_of_property(std::string_view written) {

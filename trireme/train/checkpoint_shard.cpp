@@ -35,7 +35,7 @@ CheckpointShard::CheckpointShard(std::filesystem::path file, const std::vector<U
       for (const ParameterSpec& tensor : stored_tensors(units[static_cast<size_t>(unit)], state))
         specs.push_back({tensor.name, "F32", tensor.shape});
   }
-  // Also of units without a tensor, as layers without adapters: a manifest lists all shards but the last.
+  // Also of units without a tensor, as layers without adapters: only a rank that writes no unit has no shard.
   if (writes_units) writer_ = std::make_unique<SafetensorsWriter>(file_, std::move(specs));
 }
 
