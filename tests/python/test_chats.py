@@ -304,6 +304,18 @@ def test_a_token_that_was_added_to_the_tokenizer_of_a_file_does_not_make_another
     assert fingerprint_of(tmp_path, tokenizer, "Hi", "Hello<added>")[0] == expected[0] + 1  # it is read
 
 
+def test_a_token_that_was_added_behind_all_is_in_no_fingerprint_of_a_tokenizer_without_a_name(tmp_path):
+    byte_level().save_pretrained(tmp_path / "model")
+    prints = []
+    for added in ({}, {"pad_token": "<pad>"}):
+        tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "model" / "tokenizer.json"))
+        tokenizer.add_special_tokens(added)
+        prints.append(fingerprint_of(tmp_path, tokenizer, "Hi", "Hello"))
+        assert json.loads((tmp_path / "set.set.json").read_text())["tokenizer"] == "without a name"
+    assert prints[0] == prints[1]
+    assert fingerprint_of(tmp_path, tokenizer, "Hi", "Hello<pad>")[0] == prints[0][0] + 1  # it is read
+
+
 def test_chats_mix_with_chats_and_text_of_their_tokenizer_and_of_no_other(tmp_path):
     def mixes(*names):
         sets = [word for name in names for word in ("--set", tmp_path / name)]
