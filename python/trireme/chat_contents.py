@@ -31,9 +31,9 @@ def check_contents(chat: Chat, messages: list[Message], predicted: Mapping[int, 
         for kind, said in _texts_of(message, number in predicted):
             if not all(is_written(word, number) for word in _ends(said)):
                 raise DataError(
-                    f"{what}: its {kind}, {said[:40]!r}, is not in what the chat template writes for it; it does not take "
-                    + ("content in parts; give it as one text" if in_parts else "it so; name it as the template does (role, content as a list of parts, "
-                       "tool_calls), or leave the row out")
+                    f"{what}: its {kind}, {said[:40]!r}, is not in what the chat template writes for it"
+                    + ("; it does not take content in parts; give it as one text" if in_parts else ": leave it or the row out, or name it as the template "
+                       "does (role, content as a list of parts, tool_calls)")
                 )
         if in_parts and str(message["content"]) in text and is_written(str(message["content"]), number):
             raise DataError(f"{what}: what it says is not in the chat that the template writes, which does not take content in parts; give it as one text")

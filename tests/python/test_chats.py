@@ -382,7 +382,7 @@ def test_content_in_parts_is_taken_where_the_template_takes_it(tmp_path):
         with pytest.raises(trireme.DataError, match="row 1: .*(does not take content in parts|cannot write)"):
             tokenized(tmp_path, tokenizer, template, rows)
     parts_alone = plain(CHATML).replace("m.content", "(m.content | map(attribute='text') | join(''))")
-    with pytest.raises(trireme.DataError, match="row 0: message 0 .*does not take it so; name it .*content as a list of parts"):
+    with pytest.raises(trireme.DataError, match="row 0: message 0 .*writes for it: leave it or the row out, or name it .*content as a list of parts"):
         tokenized(tmp_path, tokenizer, parts_alone, rows)
 
 
