@@ -12,12 +12,13 @@ part of it: the model has stopped before. Both renderings must begin the whole c
 
 from __future__ import annotations
 
+import bisect
+import functools
 import json
-import os
 import re
 from typing import Any, Mapping
 
-from .chat_contents import check_contents
+from .chat_contents import check_contents, stands_in
 from .chat_rows import Chat, Message
 from .errors import ConfigError, DataError
 
@@ -50,9 +51,12 @@ class ChatTemplate:
             asked, messages = asked[-1:], messages[: asked[-1] + 1]
         if MARKS.search(self._source(chat)):
             text, answers = self._marked(chat, messages, asked[0])
+            spans = answers if _is_one_for_each(answers, messages, asked, text) else [(0, 0)] * len(asked)
         else:
             text, answers = self._between(chat, messages, asked, last_alone)
-        check_contents(chat, messages, {i: self._written_for(chat, messages, i, text) for i in asked}, text)
+            spans = answers
+        parts = {i: text[begin:end] for i, (begin, end) in zip(asked, spans)}
+        check_contents(chat, messages, parts, functools.cache(lambda i: self._written_for(chat, messages, i, text)), text)
         return text, answers
 
     def _as_the_template_takes_them(self, chat: Chat) -> list[Message]:
@@ -99,7 +103,7 @@ class ChatTemplate:
     def _written_for(self, chat: Chat, messages: list[Message], i: int, text: str) -> str:
         """What stands for message i in the whole text; more where the template writes its beginning otherwise.
 
-        It holds what the generation prompt writes, with which an answer may begin. Marks need not be one for each answer.
+        It holds what the generation prompt writes, with which an answer may begin. It takes two renderings.
         """
 
         def first(count: int) -> str:
@@ -109,7 +113,7 @@ class ChatTemplate:
                 return ""
 
         before, after = first(i), first(i + 1)
-        return text[len(os.path.commonprefix([before, text])) : len(after) if after and text.startswith(after) else None]
+        return text[_same_characters(before, text) : len(after) if after and text.startswith(after) else None]
 
     def _source(self, chat: Chat) -> str:
         try:
@@ -161,8 +165,24 @@ def _with_parsed_arguments(messages: list[Message]) -> list[Message]:
     return [{**message, "tool_calls": [parsed(call) for call in message["tool_calls"]]} if message.get("tool_calls") else message for message in messages]
 
 
+def _is_one_for_each(answers: list[Span], messages: list[Message], asked: list[int], text: str) -> bool:
+    """An answer may have several marks, and another none: then the messages between two answers are not between their marks."""
+    if len(answers) != len(asked):
+        return False
+    between = [text[end:begin] for (_, end), (begin, _) in zip(answers, answers[1:])]
+    said = [messages[i + 1 : j] for i, j in zip(asked, asked[1:])]
+    return all(any(stands_in(message, part) for message in some) for some, part in zip(said, between))
+
+
+def _same_characters(one: str, other: str) -> int:
+    """How many both begin with."""
+    if other.startswith(one):
+        return len(one)
+    return bisect.bisect_left(range(min(len(one), len(other))), True, key=lambda at: one[: at + 1] != other[: at + 1])
+
+
 def _where_they_differ(place: str, words: str, part: str, text: str, last_alone: bool) -> str:
-    same = len(os.path.commonprefix([part, text]))
+    same = _same_characters(part, text)
     begin = max(0, same - 30)
     instead = "" if last_alone else ', or predict the last answer alone by answers="last" (--answers last), with a row for each answer'
     return (

@@ -112,22 +112,9 @@ def _chat_of(row: Any, place: str) -> Chat:
         row = _without_nulls(row)
     except RecursionError as error:
         raise DataError(f"{place}: its values are nested too deeply to be a chat") from error
-    _refuse_other_names(row, place)
-    prompt: list[Message] = []
-    if "messages" in row:
-        messages = _messages_of(row["messages"], f"{place}: messages")
-    elif "prompt" in row and "completion" in row:
-        prompt = _messages_of(row["prompt"], f"{place}: prompt")
-        messages = _messages_of(row["completion"], f"{place}: completion")
-    elif "conversations" in row:
-        messages = _messages_of(row["conversations"], f"{place}: conversations")
-    else:
-        raise DataError(f"{place} has {_names(row)}; {EXPECTED}")
-    if row.get("system"):
-        first = prompt or messages
-        if first[0]["role"] == "system":
-            raise DataError(f"{place} has 'system' beside a first message of role system; leave one of them out")
-        first.insert(0, _message_of({"role": "system", "content": row["system"]}, f"{place}: system"))
+    if row.get("functions") and row["functions"] != "[]":
+        raise DataError(f'{place} has the name functions, which chat templates do not read; give tools: [{{"type": "function", "function": ...}}, ...]')
+    prompt, messages = _said_in(row, place)
     values = row.get("chat_template_kwargs") or {}
     if not isinstance(values, Mapping):
         raise DataError(f"{place}: chat_template_kwargs is {_kind(values)}; expected an object of what the template reads")
@@ -136,13 +123,41 @@ def _chat_of(row: Any, place: str) -> Chat:
     return Chat(place, prompt + messages, len(prompt), _tools_of(row.get("tools"), place), values)
 
 
-def _refuse_other_names(row: Mapping[str, Any], place: str) -> None:
-    repeats_the_question = isinstance(row.get("prompt"), str) and "completion" not in row  # as in ultrachat_200k
-    given = [name for name in FORMATS if name in row and not (name == "prompt" and repeats_the_question)]
-    if len(given) > 1 and given != ["prompt", "completion"]:
-        raise DataError(f"{place} has {', '.join(map(repr, given))}, which say what the chat is more than once; leave out all but one; {EXPECTED}")
-    if row.get("functions"):
-        raise DataError(f'{place} has the name functions, which chat templates do not read; give tools: [{{"type": "function", "function": ...}}, ...]')
+def _said_in(row: Mapping[str, Any], place: str) -> tuple[list[Message], list[Message]]:
+    """The prompt, or none, and what follows it. Several formats must say the same; beside messages a text is no format: it repeats
+    the question (ultrachat_200k) or the answer too (everyday-conversations).
+    """
+    given = [name for name in FORMATS if name in row]
+    lists = [name for name in given if row[name] and not isinstance(row[name], str)]
+    if "messages" in lists or "conversations" in lists:
+        given = lists
+    said = []
+    for names in (["messages"], ["prompt", "completion"], ["conversations"]):
+        if all(name in given for name in names):
+            parts = [_messages_of(row[name], f"{place}: {name}") for name in names]
+            _add_system(parts[0], row.get("system"), place)
+            said.append((parts[0] if len(parts) > 1 else [], parts[-1]))
+    if not said:
+        raise DataError(f"{place} has {_names(row)}; {EXPECTED}")
+    half = ("prompt" in given) != ("completion" in given)
+    if half or any(_predicted_and_all(*one) != _predicted_and_all(*said[0]) for one in said):
+        raise DataError(f"{place} has {', '.join(map(repr, given))}, which say what the chat is more than once, and not alike; leave out all but one; {EXPECTED}")
+    return said[0]
+
+
+def _predicted_and_all(prompt: list[Message], messages: list[Message]) -> tuple[list[Message], list[Message]]:
+    return [message for message in messages if message["role"] == "assistant"], prompt + messages
+
+
+def _add_system(messages: list[Message], system: Any, place: str) -> None:
+    if not system:
+        return
+    if not isinstance(system, (str, list, tuple)):
+        raise DataError(f"{place}: system is {_kind(system)}; expected a text")
+    if messages[0]["role"] != "system":
+        messages.insert(0, _message_of({"role": "system", "content": system}, f"{place}: system"))
+    elif messages[0].get("content") != system:
+        raise DataError(f"{place} has 'system' beside a first message of role system that says otherwise; leave one of them out")
 
 
 def _without_nulls(value: Any) -> Any:

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def set_fingerprint(tokenizer: PreTrainedTokenizerBase, report: SetReport, largest_id: int, prompt_tokens: int) -> str:
-    """The text of PREFIX.set.json for a set of this tokenizer's ids up to `largest_id`: its tokens' hash and number, and what
-    the set holds.
+    """The text of PREFIX.set.json for a set of this tokenizer's ids, none above `largest_id`: the hash and number of the tokens,
+    and what the set holds.
     """
     tokens = sorted((number, token.encode()) for token, number in _vocabulary(tokenizer, largest_id).items())
     listed = b"".join(b"%d %d %s\n" % (number, len(token), token) for number, token in tokens)
     fingerprint = {
         "format": 1,
-        "tokenizer": str(tokenizer.name_or_path),
+        "tokenizer": str(tokenizer.name_or_path) or "without a name",  # "made with the tokenizer ..."
         "tokenizer_sha256": "",  # of a file; compared first, and then the tokens
         "vocabulary_sha256": hashlib.sha256(listed).hexdigest(),
         "vocabulary": len(tokens),
@@ -36,11 +36,13 @@ def set_fingerprint(tokenizer: PreTrainedTokenizerBase, report: SetReport, large
 def _vocabulary(tokenizer: PreTrainedTokenizerBase, largest_id: int) -> dict[str, int]:
     """Of its tokenizer.json, as of `trireme tokenize`: what transformers or a script added since (padding) is in no model's file.
 
-    All that it has, where it comes from no such file, or where an id of the set is another token there.
+    Where it comes from no such file, or an id of the set is another token there: all that it has, without tokens that were added
+    behind its model's and behind the set's.
     """
     from tokenizers import Tokenizer
 
-    now = tokenizer.get_vocab()
+    last = max([largest_id, *tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False).values()])
+    now = {token: number for token, number in tokenizer.get_vocab().items() if number <= last}
     file = _tokenizer_json(str(tokenizer.name_or_path))
     if file is None:
         return now

@@ -36,9 +36,11 @@ REFUSED_ROWS = {
     r"row 1: conversations\[0\], of role user, has no content": {"conversations": [{"from": "human"}]},
     r"row 1: messages\[1\] has function_call, which .*give tool_calls": {"messages": [*chat_of("Hi"), {"role": "assistant", "content": "", "function_call": {"name": "fine"}}]},
     "row 1 has the name functions, which .*give tools": {**GOOD, "functions": [{"name": "fine"}]},
-    "row 1 has 'system' beside a first message of role system": {"messages": [{"role": "system", "content": "Be brief."}, *GOOD["messages"]], "system": "Be brief."},
-    "row 1 has 'messages', 'prompt', 'completion', which": {**GOOD, "prompt": chat_of("Hi"), "completion": GOOD["messages"][1:]},
-    "row 1 has 'messages', 'prompt', 'completion', which .*more than once": {**GOOD, "prompt": "Hi", "completion": "Hello"},
+    "row 1 has 'system' beside a first message of role system": {"messages": [{"role": "system", "content": "Be brief."}, *GOOD["messages"]], "system": "Be kind."},
+    "row 1: system is True .bool.; expected a text": {**GOOD, "system": True},
+    "row 1 has 'messages', 'prompt', 'completion', which .*not alike": {**GOOD, "prompt": chat_of("Hi"), "completion": [{"role": "assistant", "content": "Bye"}]},
+    "row 1 has 'messages', 'prompt', 'completion', which .*more than once": {"messages": chat_of("Hi", "Hello", "Bye", "No"), "prompt": chat_of("Hi", "Hello"), "completion": chat_of("Bye", "No")},
+    "row 1 has 'messages', 'prompt', which": {**GOOD, "prompt": chat_of("Hi")},
     "row 1 has 'messages', 'conversations', which": {**GOOD, "conversations": [{"from": "human", "value": "Hi"}]},
     "row 1: tools is .*dict": {**GOOD, "tools": {"name": "fine"}},
     "row 1: tools is a text that is not JSON": {**GOOD, "tools": "fine"},
@@ -63,11 +65,20 @@ def test_rows_that_are_refused_are_named_and_nothing_is_left(tmp_path, words):
     assert files_in(tmp_path) == {}
 
 
-def test_empty_names_of_other_formats_and_a_repeated_question_change_nothing(tmp_path):
+SHAREGPT = {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]}
+BRIEF = {"messages": [{"role": "system", "content": "Be brief."}, *GOOD["messages"]]}
+
+
+def test_empty_names_of_other_formats_and_what_repeats_the_chat_change_nothing(tmp_path):
     answer = {**GOOD["messages"][1], "function_call": None}
-    more = [{"messages": [GOOD["messages"][0], answer]}, {**GOOD, "functions": []}, {**GOOD, "system": ""}, {**GOOD, "prompt": "Hi"}]
+    more = [{"messages": [GOOD["messages"][0], answer]}, {**GOOD, "functions": []}, {**GOOD, "functions": "[]"}, {**GOOD, "system": ""},
+            {**GOOD, "conversations": []}, {**GOOD, "prompt": "Hi"}, {**GOOD, "prompt": "Hi", "completion": "Hello"}, {**SHAREGPT, "prompt": "Bye"},
+            {**GOOD, **SHAREGPT}, {**GOOD, "prompt": chat_of("Hi"), "completion": GOOD["messages"][1:]}]  # fmt: skip
     got = tokenized(tmp_path, TOKENIZERS["byte-level"], plain(CHATML), [GOOD, *more])
-    assert got == [got[0]] * 5
+    assert got == [got[0]] * (1 + len(more))
+    more = [{**BRIEF, "system": "Be brief."}, {**BRIEF, **SHAREGPT, "system": "Be brief."}, {**GOOD, **SHAREGPT, "system": "Be brief."}]
+    got = tokenized(tmp_path, TOKENIZERS["byte-level"], plain(CHATML), [BRIEF, *more])
+    assert got == [got[0]] * (1 + len(more))
 
 
 def tokenized_report(tmp_path, template, rows, **options):

@@ -249,6 +249,34 @@ def test_an_answer_may_begin_with_words_of_the_generation_prompt(tmp_path):
     assert predicted_text(TOKENIZERS["byte-level"], *got) == [" hello<|im_end|>"]
 
 
+@pytest.mark.parametrize("template, of_each", [("qwen2_5", 2), ("llama3", 2), ("qwen2_5_training", 0), ("llama3_training", 0)])
+def test_to_find_an_answers_words_costs_no_rendering(tmp_path, monkeypatch, template, of_each):
+    """Without marks an answer is found by the chat before it and up to it; the last chat is the whole."""
+    from transformers.utils import chat_template_utils
+
+    rendered, render = [], chat_template_utils.render_jinja_template
+
+    def counting(chats, **options):
+        rendered.extend(chats)
+        return render(chats, **options)
+
+    monkeypatch.setattr(chat_template_utils, "render_jinja_template", counting)
+    chat = chat_of("Hi there.", "Hello you.", "Bye", "Hello you.", "Hi there.", "Hello you.")
+    (got,) = tokenized(tmp_path, TOKENIZERS["byte-level"], (TRL_TEMPLATES / f"{template}.jinja").read_text(), [{"messages": chat}])
+    assert len(rendered) == max(1, of_each * 3) and sum(got[1]) > 8
+
+
+@pytest.mark.parametrize("words", ["Bye", ""])
+def test_marks_that_are_as_many_as_the_answers_need_not_be_one_for_each(tmp_path, words):
+    """The first answer has two, and the second none: it is not written."""
+    template = marked(
+        "{% for m in messages %}{% if m.role != 'assistant' %}{{ '<s>' + m.content }}{% elif loop.index == 2 %}({{ m.content }}){{ ' ' }}({{ m.content + '</s>' }})"
+        "{% endif %}{% endfor %}"
+    )
+    with pytest.raises(trireme.DataError, match=r"row 0: message 3 \(assistant\): its content, 'Hello'"):
+        tokenized(tmp_path, TOKENIZERS["byte-level"], template, [{"messages": chat_of("Hi", "Hello", words, "Hello")}])
+
+
 def test_tools_that_a_template_does_not_write_are_refused(tmp_path):
     tool = {"type": "function", "function": {"name": "fine", "parameters": {}}}
     with pytest.raises(trireme.DataError, match="row 0: the tool 'fine' is not in the chat"):
@@ -274,6 +302,18 @@ def test_a_token_that_was_added_to_the_tokenizer_of_a_file_does_not_make_another
     tokenizer.add_tokens(["<added>"])
     assert fingerprint_of(tmp_path, tokenizer, "Hi", "Hello") == expected
     assert fingerprint_of(tmp_path, tokenizer, "Hi", "Hello<added>")[0] == expected[0] + 1  # it is read
+
+
+def test_a_token_that_was_added_behind_all_is_in_no_fingerprint_of_a_tokenizer_without_a_name(tmp_path):
+    byte_level().save_pretrained(tmp_path / "model")
+    prints = []
+    for added in ({}, {"pad_token": "<pad>"}):
+        tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "model" / "tokenizer.json"))
+        tokenizer.add_special_tokens(added)
+        prints.append(fingerprint_of(tmp_path, tokenizer, "Hi", "Hello"))
+        assert json.loads((tmp_path / "set.set.json").read_text())["tokenizer"] == "without a name"
+    assert prints[0] == prints[1]
+    assert fingerprint_of(tmp_path, tokenizer, "Hi", "Hello<pad>")[0] == prints[0][0] + 1  # it is read
 
 
 def test_chats_mix_with_chats_and_text_of_their_tokenizer_and_of_no_other(tmp_path):
@@ -342,7 +382,7 @@ def test_content_in_parts_is_taken_where_the_template_takes_it(tmp_path):
         with pytest.raises(trireme.DataError, match="row 1: .*(does not take content in parts|cannot write)"):
             tokenized(tmp_path, tokenizer, template, rows)
     parts_alone = plain(CHATML).replace("m.content", "(m.content | map(attribute='text') | join(''))")
-    with pytest.raises(trireme.DataError, match="row 0: message 0 .*does not take it so; name it .*content as a list of parts"):
+    with pytest.raises(trireme.DataError, match="row 0: message 0 .*writes for it: leave it or the row out, or name it .*content as a list of parts"):
         tokenized(tmp_path, tokenizer, parts_alone, rows)
 
 

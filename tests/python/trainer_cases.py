@@ -1,6 +1,5 @@
 """What test_trainers.py runs with one process and with several: cases of Trainer, SFTTrainer and DPOTrainer, 20 steps each."""
 
-
 import numpy as np
 import torch
 from torch.distributed.fsdp import FSDPModule
