@@ -9,9 +9,12 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/last_words.h"
+#include "trireme/comm/agreement.h"
 #include "trireme/comm/collectives.h"
 #include "trireme/comm/thread_world.h"
 
+#include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 
 namespace trireme {
@@ -175,6 +178,30 @@ TEST(ThreadWorld, throws_the_exception_of_the_rank_that_failed_first) {
                                       barrier(*group);
                                     }),
                ConfigError);
+}
+
+TEST(ThreadWorld, throws_an_error_itself_and_not_the_word_of_a_rank_that_heard_of_it_and_ended_sooner) {
+  const std::string told = testing::message_of<DataError>([] {
+    run_ranks_as_threads(2, [](World& world) {
+      const auto group = world.make_group("all", {{0, 1}});
+      Agreement(*group, at::kCPU).all_or_none("reading", [&] {
+        if (world.rank() == 1) throw DataError("token 50000 is too large");
+      });
+    });
+  });
+  EXPECT_EQ(told, "token 50000 is too large");
+  EXPECT_EQ(testing::message_of<DataError>([] {
+              run_ranks_as_threads(2, [](World& world) {
+                const auto group = world.make_group("all", {{0, 1}});
+                if (world.rank() == 0) throw DataError(cat("rank 1 failed; ", kAnotherSaysWhy));
+                try {
+                  barrier(*group);
+                } catch (const CommError&) {
+                }
+                throw DataError("token 50000 is too large");
+              });
+            }),
+            "token 50000 is too large");
 }
 
 }  // namespace

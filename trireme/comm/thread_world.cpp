@@ -8,6 +8,7 @@
 #include <ATen/Parallel.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/last_words.h"
 #include "trireme/comm/backend_library.h"
 #include "trireme/comm/post_board_backend.h"
 #include "trireme/comm/thread_post_board.h"
@@ -44,7 +45,11 @@ class SharedRun {
 
   void fail(int rank, std::exception_ptr exception, const std::string& message) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (first_) return;  // the others fail because the first did
+    const auto points_at_another = [](const std::string& text) {
+      return text.find(kAnotherSaysWhy) != std::string::npos;
+    };
+    // The others fail because the first did, but for one that the first only heard of.
+    if (first_ && (!points_at_another(failure_) || points_at_another(message))) return;
     first_ = std::move(exception);
     failure_ = cat("rank ", rank, " ended with an error: ", message);
     for (const auto& [key, meeting] : meetings_) meeting->fail(failure_);
