@@ -310,7 +310,7 @@ int run_plan(const std::vector<std::string>& arguments) {
   const ModelConfig trained = model.config;
   const auto stretch_to = [&](int64_t tokens) {
     flags.engine.rope.longest_tokens = tokens;
-    const std::string told = stretch_positions(flags, parser, trained);
+    std::string told = stretch_positions(flags, parser, trained);
     model.config = with_rope(trained, flags.engine.rope);
     return told;
   };
