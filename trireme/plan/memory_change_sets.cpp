@@ -1,10 +1,10 @@
 #include "trireme/plan/memory_change_sets.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "trireme/base/error.h"
 #include "trireme/base/joined.h"
+#include "trireme/base/round_up.h"
 #include "trireme/forecast/choose_resident_layers.h"
 #include "trireme/forecast/memory_fit.h"
 #include "trireme/plan/change_search.h"
@@ -33,7 +33,7 @@ int ranks_that_fit(PlannedStep step, const HardwareProfile& hardware, TensorLimi
 int64_t longest_that_fits(PlannedStep step, const TensorLimits& limits, const ChangesAllowed& allowed) {
   const SampleLayout layout{step.inputs.tokens, step.inputs.ulysses, step.inputs.ring};
   const int64_t quantum_tokens =
-      allowed.strict_divisible ? std::lcm(kLengthStep_tokens, layout.unit()) : kLengthStep_tokens;
+      allowed.strict_divisible ? round_up(kLengthStep_tokens, layout.unit()) : kLengthStep_tokens;
   const auto fits = [&](int64_t tokens) {
     step.inputs = with_batch(step.inputs, step.inputs.batch, tokens);
     return memory_cost(step, limits).fits(limits);
