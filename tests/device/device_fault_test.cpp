@@ -25,7 +25,7 @@ TEST(DeviceFault, of_a_gpu_is_one_that_a_restart_may_cure) {
 // As c10d's watchdog of NCCL passes it on.
 TEST(DeviceFault, is_known_in_the_words_of_a_collective) {
   const auto of_c10d = [](const char* text) {
-    return as_device_fault(c10::DistBackendError({__func__, __FILE__, __LINE__}, text));
+    return as_device_fault(c10::DistBackendError({"watchdog", __FILE__, __LINE__}, text));
   };
   EXPECT_THAT(of_c10d("watchdog thread terminated with exception: CUDA error: uncorrectable ECC error")
                   .value()
