@@ -77,11 +77,11 @@ TEST_F(Manifest, is_read_back_as_it_was_written) {
 // Another run's shard was loaded so.
 TEST_F(Manifest, names_files_of_its_folder_alone) {
   const Json entry = {{"bytes", 2}, {"xxh3", {"0123456789abcdef"}}};
-  for (const std::string& name :
-       std::vector<std::string>{"/runs/other/rank-00001.safetensors", "../step-20/x", "..", ".", "", "a/b",
-                                std::string("a\0b", 3), "manifest.json", "additional_chat_templates",
-                                "additional_chat_templates/a.json", "additional_chat_templates/../a.jinja",
-                                "additional_chat_templates/a/b.jinja", "/additional_chat_templates/a.jinja"}) {
+  for (const std::string& name : std::vector<std::string>{
+           "/runs/other/rank-00001.safetensors", "../step-20/x", "..", ".", "", "a/b", std::string("a\0b", 3),
+           "manifest.json", "additional_chat_templates", "additional_chat_templates/a.json",
+           "additional_chat_templates/../a.jinja", "additional_chat_templates/a/b.jinja",
+           "/additional_chat_templates/a.jinja"}) {
     Json files = read_json(dir() / "manifest.json")["files"];
     files[name] = entry;
     EXPECT_THAT(changed("/files", files),

@@ -62,8 +62,8 @@ bool is_of_a_model(const fs::path& file) {
   const std::string name = file.filename().string();
   return name == "config.json" || name == kAdapterConfigFile || name == kAdapterWeightsFile ||
          name.starts_with("model.safetensors") ||
-         (name.starts_with("model-") && file.extension() == ".safetensors") ||
-         name == kChatTemplatesFolder || contains(tokenizer_file_names(), name);
+         (name.starts_with("model-") && file.extension() == ".safetensors") || name == kChatTemplatesFolder ||
+         contains(tokenizer_file_names(), name);
 }
 
 // What is private stays so. Only root can give a folder away.

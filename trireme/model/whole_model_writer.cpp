@@ -107,7 +107,8 @@ bool goes_along(const fs::path& file) {
   const std::string name = file.filename();
   const bool is_licence = name.starts_with("LICENSE") || name.starts_with("NOTICE");
   return (is_licence || kinds.contains(file.extension())) && name != "config.json" &&
-         name != kAdapterConfigFile && !name.ends_with(".index.json") && !contains(tokenizer_file_names(), name);
+         name != kAdapterConfigFile && !name.ends_with(".index.json") &&
+         !contains(tokenizer_file_names(), name);
 }
 
 }  // namespace
