@@ -77,9 +77,7 @@ std::string init_line(const PlanFlags& flags, const PlannedModel& model) {
 std::string data_words(const PlanFlags& flags, const PlannedModel& model) {
   return cat(lacks_mask_token(flags, model) ? " --mask_token_id ID" : "", " --train_file TEXT");
 }
-std::string words_of_run(const PlanFlags& flags, const PlannedModel& model) {
-  return data_words(flags, model) + " --output_dir RUN";
-}
+constexpr const char* kRunWords = " --output_dir RUN";
 
 }  // namespace
 
@@ -94,20 +92,18 @@ std::string write_plan(const PlanFlags& flags, const OptionParser& parser, const
   const TrainOptionValues options =
       run_options(flags, parser, model, request, uses_disk(planned.step.inputs.offload),
                   train_options_of(request, planned));
-  const std::string init = init_line(flags, model);
+  const std::string init = init_line(flags, model), data = data_words(flags, model);
   const fs::path& folder = flags.output;
   if (folder.empty())
-    return init + launch_line(request, planned, as_flags(options) + words_of_run(flags, model)) + "\n";
+    return init + launch_line(request, planned, as_flags(options) + data + kRunWords) + "\n";
   make_asked_folder(folder, "--output ");
   const fs::path run = folder / "run.yaml";
-  replace_file(run,
-               run_yaml(cat("trireme plan: ", planned.configuration.ranks(), " x ", request.hardware.name,
-                            ". trireme train --config run.yaml", data_words(flags, model)),
-                        options));
+  replace_file(run, run_yaml(cat("trireme plan: ", planned.configuration.ranks(), " x ",
+                                 request.hardware.name, ". trireme train --config run.yaml", data),
+                             options));
   replace_file(folder / "ds_config.json",
                deepspeed_config_of(request, planned, flags.engine.optimizer.max_grad_norm).dump(2) + "\n");
-  return init + launch_line(request, planned, cat("--config ", run.string(), words_of_run(flags, model))) +
-         "\n";
+  return init + launch_line(request, planned, cat("--config ", run.string(), data, kRunWords)) + "\n";
 }
 
 std::string write_stages(const PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
@@ -121,15 +117,15 @@ std::string write_stages(const PlanFlags& flags, const OptionParser& parser, con
   if (request.settings.precision != Precision::fp32)
     chosen.emplace_back(name_of(request.settings.precision), true);
   make_asked_folder(folder, "--output ");
+  const std::string data = data_words(flags, model);
   const std::string title =
       cat("trireme plan: ", stages.front().configuration.ranks(), " x ", request.hardware.name);
   replace_file(list,
                stages_yaml(title + ". Steps or tokens of each stage are yours to choose", request, stages));
-  replace_file(run, run_yaml(cat(title, ". trireme train --config run.yaml", data_words(flags, model)),
+  replace_file(run, run_yaml(cat(title, ". trireme train --config run.yaml", data),
                              run_options(flags, parser, model, request, on_disk, chosen)));
   return init_line(flags, model) +
-         launch_line(request, stages.front(), cat("--config ", run.string(), words_of_run(flags, model))) +
-         "\n";
+         launch_line(request, stages.front(), cat("--config ", run.string(), data, kRunWords)) + "\n";
 }
 
 }  // namespace trireme

@@ -73,6 +73,10 @@ std::string ConfigKeys::first_text(const std::string& key) const {
   return list.is_array() && !list.empty() && list[0].is_string() ? list[0].get<std::string>() : "";
 }
 
+bool ConfigKeys::is_null(const std::string& key) const {
+  return json_->contains(key) && !has(key);
+}
+
 bool ConfigKeys::boolean(const std::string& key, bool fallback) const {
   if (!has(key)) return fallback;
   if (!(*json_)[key].is_boolean()) wrong_type(key, "true or false");

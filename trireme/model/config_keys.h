@@ -17,7 +17,8 @@ class ConfigKeys {
 
   const Json& json() const { return *json_; }
   const std::string& origin() const { return origin_; }
-  bool has(const std::string& key) const;  // present and not null
+  bool has(const std::string& key) const;      // present and not null
+  bool is_null(const std::string& key) const;  // present
 
   // An absent key gives `fallback`; null too where `_or_null` is not in the name. A wrong type: ConfigError.
   int64_t integer(const std::string& key, int64_t fallback) const;

@@ -70,7 +70,7 @@ void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
                   : keys.boolean("use_bidirectional_attention", false))
     keys.refuse("use_bidirectional_attention", kCausalDecoders);
   // Where it is null, transformers' masks look at both sides too.
-  if (keys.json().contains("is_causal") && !keys.boolean("is_causal", false))
+  if (keys.is_null("is_causal") || !keys.boolean("is_causal", true))
     keys.refuse("is_causal", "only causal attention is supported");
   if (!kind.mlp_bias && keys.boolean("mlp_bias", false))
     keys.refuse("mlp_bias", "this family's MLP has no biases in transformers");

@@ -50,7 +50,7 @@ int64_t original_length(const ConfigKeys& keys, const ConfigKeys& rope, const Mo
 
 void parse_yarn(const ConfigKeys& rope, const ModelConfig& config, const KeysBeside& beside,
                 RopeConfig& result) {
-  if (rope.json().contains("factor") && rope.json()["factor"].is_null())
+  if (rope.is_null("factor"))
     result.factor = static_cast<double>(config.max_position_embeddings) /
                     static_cast<double>(result.original_max_position_embeddings);
   else
@@ -73,8 +73,7 @@ void parse_yarn(const ConfigKeys& rope, const ModelConfig& config, const KeysBes
   result.mscale = rope.number_or_null("mscale");
   result.mscale_all_dim = rope.number_or_null("mscale_all_dim");
   // To transformers null is false, but where it passes the key over.
-  const bool is_null = rope.json().contains("truncate") && rope.json()["truncate"].is_null();
-  result.truncate = rope.boolean("truncate", !(is_null && beside.of_all_layers));
+  result.truncate = rope.boolean("truncate", !(rope.is_null("truncate") && beside.of_all_layers));
   if (!result.truncate && !beside.of_all_layers)
     rope.refuse("truncate",
                 "transformers passes this key over where layer types have their own; leave it out");
@@ -89,7 +88,7 @@ void parse_llama3(const ConfigKeys& rope, RopeConfig& result) {
 }
 
 double turning_share(const ConfigKeys& holder, double silent) {
-  if (holder.json().contains(kTurningShare) && holder.json()[kTurningShare].is_null())
+  if (holder.is_null(kTurningShare))
     holder.refuse(kTurningShare, "transformers takes no null here; leave it out");
   const double share = holder.number(kTurningShare, silent);
   if (!(share > 0 && share <= 1)) holder.refuse(kTurningShare, "expected more than 0, at most 1");

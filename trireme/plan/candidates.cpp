@@ -29,7 +29,11 @@ struct Batches {
 class CandidateList {
  public:
   CandidateList(const PlanRequest& request, int devices, int64_t tokens)
-      : request_(request), pinned_(request.pinned), devices_(devices), tokens_(tokens) {}
+      : request_(request),
+        pinned_(request.pinned),
+        devices_(devices),
+        tokens_(tokens),
+        steps_on_host_(host_can_step(planned_inputs(request, {}, tokens, /*sp_rank=*/0), request.hardware)) {}
 
   std::vector<Candidate> run() {
     if (!request_.knows_attention(tokens_)) return {};
@@ -126,15 +130,13 @@ class CandidateList {
 
   void add_zero(Configuration of_zero) {
     const RunSettings& settings = request_.settings;
-    const bool steps_on_host =
-        host_can_step(planned_inputs(request_, of_zero, tokens_, /*sp_rank=*/0), request_.hardware);
     for (const int zero : pinned_or(pinned_.zero, {0, 1, 2, 3})) {
       if (settings.whole_parameters && zero > 0 && devices_ > 1) continue;
       of_zero.zero = zero;
       for (const Offload parameters : offloads(pinned_.offload_parameters, zero == 3)) {
         if (parameters != Offload::none && zero != 3) continue;
         of_zero.offload.parameters = parameters;
-        for (const Offload optimizer : offloads(pinned_.offload_optimizer, steps_on_host)) {
+        for (const Offload optimizer : offloads(pinned_.offload_optimizer, steps_on_host_)) {
           // On one device a stage shards nothing: it lets parameters be offloaded, and gradients leave as
           // units close where the optimizer is.
           const bool of_use = zero == 0 || parameters != Offload::none ||
@@ -192,6 +194,7 @@ class CandidateList {
   const PinnedOptions& pinned_;
   const int devices_;
   const int64_t tokens_;
+  const bool steps_on_host_;
   std::vector<Candidate> all_;
 };
 

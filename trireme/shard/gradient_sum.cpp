@@ -51,7 +51,7 @@ double gradient_norm(GradientStore& gradients, int units, Group& group) {
   at::Tensor sum = gradients.squares(0).reshape({1}).clone();
   for (int unit = 1; unit < units; ++unit) sum += gradients.squares(unit);
   if (gradients.sharded() && group.size() > 1) all_reduce_sum(group, sum);
-  const ActivityWait wait(group.activity());  // the only one of the host
+  const ActivityWait wait(group.activity());  // the only wait of the host
   return std::sqrt(sum.item<double>());
 }
 

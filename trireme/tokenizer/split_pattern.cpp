@@ -31,7 +31,7 @@ const OnigUChar* bytes(std::string_view text) {
 }
 
 // Sets of characters that are others in the library's version of Oniguruma: there [:punct:] has symbols too, and the
-// rest have other letters and numbers.
+// rest have a few other characters.
 constexpr auto kOtherBrackets = std::to_array<std::string_view>({"alnum", "alpha", "lower", "punct"});
 constexpr auto kOtherProperties = std::to_array<std::string_view>({"alnum",
                                                                    "alpha",
@@ -103,11 +103,11 @@ SplitPattern::SplitPattern(const std::string& pattern, const std::string& origin
   if (code != ONIG_NORMAL)
     throw ConfigError(cat(origin, ": the tokenizer's split pattern is not valid: ",
                           quotation(onig_message(code, &info)), ": ", quotation(pattern)));
+  regex_ = std::shared_ptr<void>(regex, [](void* r) { onig_free(static_cast<regex_t*>(r)); });
   if (const std::string_view other = other_set(pattern_); !other.empty())
     refuse_tokenizer(origin, cat("the tokenizer's split pattern has ", quotation(other),
                                  ", which is another set of characters in the library's version of "
                                  "Oniguruma"));
-  regex_ = std::shared_ptr<void>(regex, [](void* r) { onig_free(static_cast<regex_t*>(r)); });
 }
 
 void SplitPattern::split(std::string_view text,
