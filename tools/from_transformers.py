@@ -182,8 +182,12 @@ def convert(source, out):
                  "chat_template.jinja", "chat_template.json"):
         if (source / name).exists():
             shutil.copyfile(source / name, folder / name)
+    templates = "additional_chat_templates"
+    if (source / templates).is_dir():
+        shutil.copytree(source / templates, folder / templates, ignore=lambda at, names: [n for n in names if not n.endswith(".jinja")])
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
     manifest = {"format": 2, "step": step, "ranks": 1, "chunk_bytes": CHUNK_BYTES,
-                "files": {file.name: describe(file, checksum) for file in sorted(folder.iterdir())}}
+                "files": {file.relative_to(folder).as_posix(): describe(file, checksum) for file in files}}
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
     folder.rename(final)
     given = " ".join(f"--{name} {value:g}" if isinstance(value, float) else f"--{name} {value}" for name, value in options.items())

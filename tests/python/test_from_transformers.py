@@ -93,6 +93,7 @@ def trained(request, tmp_path_factory):
     checkpoint = folder / f"checkpoint-{SAVED}"
     trainer.save(checkpoint, **({"max_shard_size": "60KB"} if sharded else {}))
     assert (checkpoint / "model.safetensors.index.json").exists() == sharded
+    tokenizer.chat_template = {"default": "{{ messages }}", "tool_use": "{{ tools }}"}
     tokenizer.save_pretrained(checkpoint)
     losses, weights = [], []
     for _ in range(STEPS - SAVED):
@@ -110,6 +111,9 @@ def test_every_step_after_the_conversion_is_the_one_that_transformers_takes(trai
     assert run.returncode == 0, run.stdout + run.stderr
     assert f"resumed at step {SAVED} of {STEPS}" in run.stdout and "the data begins at its beginning" in run.stdout
     assert "changed option: learning_rate" not in run.stdout
+    further = "additional_chat_templates/tool_use.jinja"
+    for step in (SAVED, STEPS):
+        assert (tmp_path / f"checkpoints/step-{step}" / further).read_bytes() == (checkpoint / further).read_bytes()
     records = {record["step"]: record for record in map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())}
     for step, (loss, expected) in enumerate(zip(losses, weights), SAVED + 1):
         assert abs(records[step]["loss"] - loss) < 1e-4 * loss
