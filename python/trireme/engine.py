@@ -169,6 +169,6 @@ def _words(flags: Mapping[str, Any]) -> list[str]:
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, (list, tuple)) and all(isinstance(part, str) for part in value):
-        return ",".join(value)
+    if isinstance(value, (list, tuple)) and all(isinstance(part, (str, os.PathLike)) for part in value):
+        return ",".join(map(os.fspath, value))
     return json.dumps(value) if isinstance(value, (list, tuple, Mapping)) else str(value)

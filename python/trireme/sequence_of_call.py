@@ -98,6 +98,7 @@ def sequence_of_shards(
     if shared.ring > 1 and lengths != shared.lengths(whole):
         raise ConfigError(f"trireme.parallelize: got {lengths} tokens on the ranks of a ring, expected {shared.lengths(whole)}")
     for name, tensor in (("position_ids", position_ids), ("attention_mask", attention_mask)):
+        _refuse_other_than_a_tensor(name, tensor)
         if tensor is not None and (tensor.dim() != 2 or tensor.shape[1] != tokens or tensor.shape[0] not in (1, batch)):
             raise ConfigError(
                 f"trireme.parallelize: got {name} of {tuple(tensor.shape)} on a shard of [{batch}, {tokens}], expected the "
@@ -143,6 +144,7 @@ def sequence_of_whole(shared: SequenceGroup, given: Mapping[str, Any], weights: 
     _check_lengths(lengths)
     positions, mask = given.get("position_ids"), given.get("attention_mask")
     for name, tensor in (("position_ids", positions), ("attention_mask", mask)):
+        _refuse_other_than_a_tensor(name, tensor)
         if tensor is not None and (tensor.dim() != 2 or tensor.shape[1] != tokens or tensor.shape[0] not in (1, batch)):
             raise ConfigError(
                 f"trireme.parallelize: got {name} of {tuple(tensor.shape)} beside {named} of [{batch}, {tokens}], expected [B, S]"
@@ -151,6 +153,11 @@ def sequence_of_whole(shared: SequenceGroup, given: Mapping[str, Any], weights: 
     positions = None if positions is None else positions.expand(batch, tokens).cpu()
     mask = None if mask is None else mask.expand(batch, tokens)
     return SequenceOfCall(shared, lengths, *_borders(batch, tokens, positions, mask)), mask
+
+
+def _refuse_other_than_a_tensor(name: str, given: object) -> None:
+    if given is not None and not torch.is_tensor(given):
+        raise ConfigError(f"trireme.parallelize: got {name} as a {type(given).__name__}, expected a tensor of [B, S]")
 
 
 def _counts(tensor: Optional[torch.Tensor]) -> bool:

@@ -83,6 +83,7 @@ def _refusal(name: str, module: torch.nn.Module) -> ConfigError:
 def _outputs(names, run, ids):
     """(module, [2, TOKENS, -1]) of every output that has a row for each token, in the order in which modules end."""
     found = []
+    within_experts = {inner for module in names if _holds_experts(module) for inner in module.modules() if inner is not module}
 
     def keep(module, _arguments, output):
         tensors = [output] if torch.is_tensor(output) else list(output.values()) if isinstance(output, dict) else output
@@ -90,7 +91,7 @@ def _outputs(names, run, ids):
             if torch.is_tensor(tensor) and tensor.is_floating_point() and tensor.dim() >= 2:
                 if tensor.shape[:2] == ids.shape:
                     found.append((module, tensor.flatten(2) if tensor.dim() > 2 else tensor[..., None]))
-                elif tensor.shape[0] == ids.numel():
+                elif tensor.shape[0] == ids.numel() and module not in within_experts:
                     found.append((module, tensor.reshape(*ids.shape, -1)))
 
     with contextlib.ExitStack() as hooks:
@@ -98,6 +99,11 @@ def _outputs(names, run, ids):
             hooks.callback(module.register_forward_hook(keep).remove)
         run(ids)
     return found
+
+
+def _holds_experts(module: torch.nn.Module) -> bool:
+    """Their matrices in one tensor: what runs within sees rows sorted by expert, as many as tokens where each has one expert."""
+    return any(parameter.dim() > 2 for parameter in module.parameters(recurse=False))
 
 
 def _changes_elsewhere(before: torch.Tensor, after: torch.Tensor) -> bool:

@@ -136,11 +136,11 @@ def _over_ranks(
     if getattr(target, "loss_type", None) in OF_THEIR_OWN_TOKEN:
         whole["shift_labels"] = whole.pop("labels")
     part = shard(whole, shared)
-    targets = part.pop("shift_labels")
+    targets, num_targets = part.pop("shift_labels"), part.pop("num_items_in_batch", None)
     with parallelize(model, shared):
         before = _random_states(parameters[0].device)
         output = model(**part)
-        loss = loss_of_shards(output.logits, targets, shared)
+        loss = loss_of_shards(output.logits, targets, shared, num_targets=num_targets)
         if getattr(output, "aux_loss", None) is not None:
             loss = loss + router_coefficient(target) * output.aux_loss
         drew = [not torch.equal(*states) for states in zip(before, _random_states(parameters[0].device))]

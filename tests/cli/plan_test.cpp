@@ -302,8 +302,19 @@ TEST_F(PlanCommand, an_encoder_without_a_mask_token_is_left_a_place_for_one) {
   std::ofstream(model / "config.json") << find_planned_model("bert-tiny").config.raw;
   std::ofstream(model / "tokenizer.json") << R"({"added_tokens": [{"id": 258, "content": "[MASK]"}]})";
   const Words of_folder{"--model", model.string(), "--gpu", cpu().string()};
-  EXPECT_THAT(planned(of_folder, {"--max_seq_length", "64"}), Not(HasSubstr("mask_token_id")));
+  EXPECT_THAT(planned(of_folder, {"--max_seq_length", "64"}),
+              AllOf(Not(HasSubstr("mask_token_id")), Not(HasSubstr("dropout"))));
   EXPECT_THAT(planned(on_cpu({}), {}), Not(HasSubstr("mask_token_id")));
+}
+
+TEST_F(PlanCommand, a_model_that_asks_for_dropout_is_trained_without_it_and_it_says_so) {
+  const fs::path model = folder_.path() / "encoder";
+  fs::create_directory(model);
+  Json config = find_planned_model("bert-tiny").config.raw;
+  for (const char* key : {"hidden_dropout_prob", "attention_probs_dropout_prob"}) config.erase(key);
+  std::ofstream(model / "config.json") << config;
+  const Words asked{"--model", model.string(), "--gpu", cpu().string(), "--max_seq_length", "64"};
+  EXPECT_THAT(output_of(asked).text, AllOf(HasSubstr(" --dropout 0 "), HasSubstr("asks for dropout")));
 }
 
 TEST_F(PlanCommand, positions_are_stretched_to_the_longest_length) {

@@ -15,7 +15,7 @@ import torch
 import trireme
 import trireme.hf
 from accelerate.scheduler import AcceleratedScheduler
-from accelerate.utils import DummyScheduler
+from accelerate.utils.deepspeed import DummyScheduler
 from trireme.hf.data_rank_scheduler import step_by_data_ranks
 
 HERE = pathlib.Path(__file__).parent
@@ -253,6 +253,11 @@ def test_data_ranks_that_are_all_there_are_need_no_size_of_a_sequence(four):
 def test_options_that_are_refused_are_named(words, options):
     with pytest.raises(trireme.ConfigError, match=words):
         trireme.hf.ParallelismConfig(**options)
+
+
+def test_deepspeed_trl_and_peft_need_not_be_installed():
+    absent = "import sys; sys.modules.update(dict.fromkeys(('deepspeed', 'trl', 'peft'))); import trireme.hf as hf"
+    subprocess.run([sys.executable, "-c", f"{absent}; assert hf.ParallelismConfig and hf.with_sequence_parallel"], check=True)
 
 
 def test_the_environment_is_read(monkeypatch):

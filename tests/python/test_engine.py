@@ -70,9 +70,9 @@ def test_records_are_the_lines_that_the_run_wrote(undisturbed):
 
 
 def test_options_reach_the_program_as_it_takes_them(options, tmp_path, undisturbed):
-    """A list of stages, a path, true, false and nothing; two ranks by the launcher; evaluations beside steps."""
+    """A list of stages, of paths, true, false and nothing; two ranks by the launcher; evaluations beside steps."""
     stages = [{"max_seq_length": 32, "steps": 1, "sp": 1}, {"max_seq_length": 64, "steps": 2, "sp": 2}]
-    given = {**options, "max_seq_length": None, "update_in_backward": False, "gradient_checkpointing": True}
+    given = {**options, "train_file": [options["train_file"]], "max_seq_length": None, "update_in_backward": False, "gradient_checkpointing": True}
     run = trireme.train(output_dir=tmp_path / "run", nproc=2, launch={"max_restarts": 1}, context_stages=stages, validation_split_percentage=20,
                         eval_steps=2, save_steps=0, **given)  # fmt: skip
     records = list(run)

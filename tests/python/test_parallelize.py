@@ -54,6 +54,7 @@ MODELS = {
     "phi3": ("Phi3", {}),
     "mixtral": ("Mixtral", dict(num_local_experts=4, num_experts_per_tok=2)),
     "qwen3_moe": ("Qwen3Moe", dict(num_experts=4, **EXPERTS)),
+    "qwen3_moe, one expert a token": ("Qwen3Moe", dict(num_experts=4, **dict(EXPERTS, num_experts_per_tok=1))),
     "gpt_oss": ("GptOss", dict(sliding_window=5, layer_types=LAYERS, num_local_experts=4, num_experts_per_tok=2)),
     "gpt_oss, 5 heads": ("GptOss", dict(num_attention_heads=5, num_key_value_heads=5, layer_types=LAYERS, num_local_experts=4)),
     "deepseek_v2, narrow values": ("DeepseekV2", dict(v_head_dim=8, **LATENT)),

@@ -212,6 +212,18 @@ class NoRoomForTheWhole(torch.nn.Module):
         return self.inner(x)
 
 
+def test_the_number_of_targets_that_a_trainer_gives_divides_both_losses(ranks):
+    ranks.run(run_num_items, 2)
+
+
+def run_num_items(group):
+    batch = make_batch("plain", "")
+    alone = trireme.verify(make_model("llama"), batch, group)
+    of_a_trainer = trireme.verify(make_model("llama"), {**batch, "num_items_in_batch": torch.tensor(400)}, group)
+    targets = int((batch["labels"][:, 1:] != -100).sum())
+    assert of_a_trainer.passed and abs(of_a_trainer.loss - alone.loss * targets / 400) < 1e-5
+
+
 def test_a_failure_of_rank_0_alone_reaches_every_rank(ranks):
     ranks.run(run_no_room, 2)
 

@@ -197,6 +197,7 @@ def run_refused(group):
         "return_dict": dict(batch, return_dict=False),
         "logits_to_keep": dict(batch, logits_to_keep=1),
         "use_cache": dict(batch, use_cache=True),
+        "got attention_mask as a dict, expected a tensor": dict(batch, attention_mask={"full_attention": None}),
     }
     with trireme.parallelize(model, group, whole_batches=True):
         for words, given in calls.items():

@@ -147,6 +147,9 @@ std::vector<std::string> advice_on_line(const PlanFlags& flags, const PlannedMod
                                         const std::string& stretched) {
   std::vector<std::string> advice;
   if (!stretched.empty()) advice.push_back(stretched);
+  if (asks_for_dropout(flags, model))
+    advice.emplace_back(
+        "config.json asks for dropout, which is not built: --dropout 0 in the launch line trains without it");
   if (lacks_mask_token(flags, model))
     advice.emplace_back(
         "no tokenizer with [MASK] or <mask> lies beside config.json here: leave --mask_token_id out if the "

@@ -33,6 +33,11 @@ TrainOptionValues given_options(const PlanFlags& flags, const OptionParser& pars
   return values;
 }
 
+bool is_passed_on(const PlanFlags& flags, const char* option) {
+  return std::ranges::find(flags.passed_on, option, &TrainOptionValues::value_type::first) !=
+         flags.passed_on.end();
+}
+
 // `chosen` by the plan, with what it leaves as it is.
 TrainOptionValues run_options(const PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
                               const PlanRequest& request, bool on_disk, const TrainOptionValues& chosen) {
@@ -49,6 +54,7 @@ TrainOptionValues run_options(const PlanFlags& flags, const OptionParser& parser
     if (flags.engine.offload.limit_bytes > 0)
       options.emplace_back("offload_limit", flags.engine.offload.limit_bytes);
   }
+  if (asks_for_dropout(flags, model)) options.emplace_back("dropout", 0);
   for (auto& each : given_options(flags, parser)) options.push_back(std::move(each));
   return options;
 }
@@ -82,9 +88,12 @@ constexpr const char* kRunWords = " --output_dir RUN";
 }  // namespace
 
 bool lacks_mask_token(const PlanFlags& flags, const PlannedModel& model) {
-  const bool given = std::ranges::find(flags.passed_on, "mask_token_id",
-                                       &TrainOptionValues::value_type::first) != flags.passed_on.end();
-  return !model.config.shifts_labels() && !given && (model.folder.empty() || !find_mask_token(model.folder));
+  return !model.config.shifts_labels() && !is_passed_on(flags, "mask_token_id") &&
+         (model.folder.empty() || !find_mask_token(model.folder));
+}
+
+bool asks_for_dropout(const PlanFlags& flags, const PlannedModel& model) {
+  return !model.config.dropout.empty() && !is_passed_on(flags, "dropout");
 }
 
 std::string write_plan(const PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,

@@ -1,7 +1,7 @@
 #include "trireme/forecast/memory_timeline.h"
 
 #include <algorithm>
-#include <functional>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -44,10 +44,24 @@ std::vector<int64_t> rotary_widths(const ModelSizes& model) {
   return widths;
 }
 
-bool layers_are_equal(const ModelSizes& model) {
-  const std::vector<int64_t>& units = model.unit_elements;
-  const auto first = units.begin() + static_cast<std::ptrdiff_t>(model.first_layer_unit());
-  return std::adjacent_find(first, units.end() - 1, std::not_equal_to<>()) == units.end() - 1;
+// The fewest layers after which kinds and sizes of layers repeat: 1 where all are alike, 6 of a Gemma 4, whose
+// every sixth layer has full attention; the number of layers where nothing repeats.
+int64_t period_of(const ModelSizes& model, const std::vector<size_t>& kind_of_layer) {
+  const int64_t layers = std::ssize(kind_of_layer);
+  if (!model.layers_of_keys.empty()) return layers;
+  const auto is_alike = [&](int64_t layer, int64_t other) {
+    const auto a = static_cast<size_t>(layer), b = static_cast<size_t>(other);
+    const size_t unit_a = model.first_layer_unit() + a, unit_b = model.first_layer_unit() + b;
+    return kind_of_layer[a] == kind_of_layer[b] &&
+           model.unit_elements[unit_a] == model.unit_elements[unit_b] &&
+           model.trained_elements(unit_a) == model.trained_elements(unit_b);
+  };
+  for (int64_t period = 1; period < layers; ++period) {
+    int64_t layer = 0;
+    while (layer + period < layers && is_alike(layer, layer + period)) ++layer;
+    if (layer + period == layers) return period;
+  }
+  return layers;
 }
 
 class Timeline {
@@ -57,7 +71,8 @@ class Timeline {
     for (const ForecastInputs& kind : kinds.inputs) kinds_.emplace_back(kind);
     kind_of_layer_ = std::move(kinds.of_layer);
     go_to(kinds_.front());
-    leaves_out_ = !every_layer && kinds_.size() == 1 && layers_are_equal(inputs.model);
+    alike_after_ = every_layer ? plan_.layers
+                               : std::lcm(period_of(inputs.model, kind_of_layer_), plan_.checkpoint_every);
     for (int64_t layer = 0; layer < plan_.layers; ++layer) {
       if (kept_of(layer) > 0) keeping_.push_back(layer);
       if (inputs.model.shares_keys(static_cast<size_t>(layer)))
@@ -89,8 +104,8 @@ class Timeline {
       ++units_.gathered;
       send_away(layer);
       const SavedSlots slots = plan_.kept_by_forward(layer);
-      const int64_t alike = layer + plan_.checkpoint_every;
-      if (leaves_out_ && alike + 1 < plan_.layers && plan_.kept_by_forward(alike) == slots)
+      const int64_t alike = layer + alike_after_;
+      if (alike + 1 < plan_.layers && plan_.kept_by_forward(alike) == slots)
         held_[activations] += layer_->kept(slots);
       else
         forward(slots, /*has_o=*/false);
@@ -105,7 +120,7 @@ class Timeline {
     for (int64_t end = plan_.layers; end > 0; end = plan_.group_begin(end - 1)) {
       const int64_t begin = plan_.group_begin(end - 1);
       bring_back(begin);
-      if (leaves_out_ && is_like_the_group_after(begin, end))
+      if (is_like_a_group_after(begin, end))
         pass_over(begin, end);
       else
         group_backward(begin, end);
@@ -208,13 +223,13 @@ class Timeline {
     if (layer >= 0) go_to(kind_of(layer));
   }
 
-  // Also in what is gathered next, which is another unit than a layer behind the first group.
-  bool is_like_the_group_after(int64_t begin, int64_t end) const {
-    const int64_t layers = end - begin;
-    const int64_t behind = sums_go_beside_backward(inputs_) ? layers : 0;  // whose sums go beside that group
-    if (begin == 0 || end + layers + behind > plan_.layers) return false;
+  // Also in what is gathered next, which is another unit than a layer behind the first group, and in the layer
+  // whose sum goes beside it.
+  bool is_like_a_group_after(int64_t begin, int64_t end) const {
+    const int64_t behind = sums_go_beside_backward(inputs_) ? end - begin : 0;
+    if (begin == 0 || end + alike_after_ + behind > plan_.layers) return false;
     for (int64_t layer = begin; layer < end; ++layer)
-      if (plan_.kept_by_forward(layer) != plan_.kept_by_forward(layer + layers)) return false;
+      if (plan_.kept_by_forward(layer) != plan_.kept_by_forward(layer + alike_after_)) return false;
     return true;
   }
 
@@ -222,6 +237,9 @@ class Timeline {
     for (int64_t layer = begin; layer < end; ++layer) held_[activations] -= kept_of(layer);
     units_.gathered += static_cast<size_t>(2 * (end - begin) - 1);
     units_.closed = unit_of(begin);
+    if (units_.summing < 0) return;
+    held_[communication] += begun_sum_of(units_.closed) - begun_sum_of(units_.summing);
+    units_.summing = units_.closed;
   }
 
   void go_to(const KindBytes& kind) {
@@ -454,7 +472,7 @@ class Timeline {
   const LayerBuffers* layer_ = nullptr;
   const std::vector<HeadChunkBytes>* chunks_ = nullptr;
   const TileBytes* tile_ = nullptr;
-  bool leaves_out_ = false;
+  int64_t alike_after_;  // layers, to one whose snapshots may stand for an earlier one's
   bool going_back_ = false;
   bool holds_first_x_ = false;     // beside what the first layer keeps
   std::set<int64_t> giving_keys_;  // layers whose keys later ones take

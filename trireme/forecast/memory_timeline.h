@@ -23,9 +23,9 @@ struct MemorySnapshot {
   std::string name() const;  // "backward of layer 3: attention"
 };
 
-// Of layers that are alike, and of groups of them, forward is fullest in the last ones and backward in the
-// first and the last: the others hold less of the same. They are left out where `every_layer` is false, which
-// moves no peak.
+// Of layers that are alike or alternate, and of groups of them, forward is fullest in the last ones and backward
+// in the first and the last: the others hold less of the same. They are left out where `every_layer` is false,
+// which moves no peak.
 std::vector<MemorySnapshot> memory_timeline(const ForecastInputs& inputs, bool every_layer = true);
 
 }  // namespace trireme

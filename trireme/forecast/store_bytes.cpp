@@ -153,6 +153,11 @@ StoresOverStep::StoresOverStep(const ForecastInputs& inputs)
   std::copy(trained.begin(), trained.end(),
             trained_shares_.begin() +
                 (model.adapted() ? static_cast<std::ptrdiff_t>(model.first_layer_unit()) : 0));
+  if (!gradients_move_)
+    for (size_t unit = 0; unit < model.unit_elements.size(); ++unit)
+      staying_gradients_ += model.trained_elements(unit);
+  else if (gradients_stay(inputs))
+    staying_gradients_ = sum_of(trained_shares_);
   if (!parameters_move_) return;
   whole_ = gathered_elements(inputs, rank_shares(inputs));
   staying_parameters_ = most_parameter_bytes_ / inputs.tile_bytes - std::ranges::max(whole_);
@@ -168,11 +173,8 @@ int64_t StoresOverStep::parameter_bytes(const UnitsInMemory& units) const {
 
 int64_t StoresOverStep::gradient_bytes(const UnitsInMemory& units) const {
   const ModelSizes& model = inputs_.model;
-  int64_t elements = 0;
-  if (!gradients_move_) {
-    for (size_t unit = 0; unit < model.unit_elements.size(); ++unit) elements += model.trained_elements(unit);
-    return elements * kFloat_bytes;
-  }
+  int64_t elements = staying_gradients_;
+  if (!gradients_move_) return elements * kFloat_bytes;
   const bool leave = gradients_leave(inputs_);
   // What earlier micro-batches came to is brought back for a unit that is opened, until it is summed.
   const auto earlier = [&](int unit) {
@@ -190,7 +192,6 @@ int64_t StoresOverStep::gradient_bytes(const UnitsInMemory& units) const {
   const int leaving = units.closed + (units.summing >= 0 ? 1 : 0);
   if (leave && units.closed >= 0 && leaving < std::ssize(trained_shares_))
     elements += trained_shares_[static_cast<size_t>(leaving)];
-  if (gradients_stay(inputs_)) elements += sum_of(trained_shares_);
   return elements * kFloat_bytes;
 }
 

@@ -10,7 +10,7 @@ import copy
 from typing import Any
 
 from accelerate.scheduler import AcceleratedScheduler
-from accelerate.utils import DummyScheduler
+from accelerate.utils.deepspeed import DummyScheduler  # accelerate.utils has it beside DeepSpeed alone
 
 
 class DataRankScheduler(AcceleratedScheduler):
