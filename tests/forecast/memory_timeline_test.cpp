@@ -97,6 +97,51 @@ TEST(MemoryTimeline, of_few_layers_has_the_peaks_of_all_that_keep_parts) {
           }
 }
 
+// Every `period`-th layer has full attention with other heads, and more or fewer elements.
+ForecastInputs alternating(ForecastInputs inputs, int64_t period, int64_t full_elements) {
+  inputs.model.full_heads = AttentionHeads{8, 2, 64, /*keys_are_values=*/true};
+  const int64_t layers = inputs.model.layers;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const bool full = (layer + 1) % period == 0;
+    inputs.model.layer_windows.push_back(full ? 0 : 64);
+    if (full) inputs.model.unit_elements[static_cast<size_t>(layer) + 1] = full_elements;
+  }
+  if (layers < period) inputs.model.full_heads.reset();
+  return with_sequence_ranks(inputs, inputs.ulysses, 1, 1);
+}
+
+TEST(MemoryTimeline, of_few_layers_that_alternate_has_the_peaks_of_all) {
+  size_t all = 0, few = 0, run = 0;
+  for (const int64_t layers : {1, 5, 12, 25})
+    for (const int64_t period : {2, 3, 6})
+      for (const int64_t full_elements : {1 << 18, 1 << 22})
+        for (const Recompute policy : {Recompute::full, Recompute::keep_attention, Recompute::none})
+          for (const double fraction : {0.0, 0.4, 1.0})
+            for (const int64_t every : {1, 2, 4})
+              for (const Offload activations : {Offload::none, Offload::cpu, Offload::disk}) {
+                if (policy == Recompute::none && (activations != Offload::none || every > 1)) continue;
+                ForecastInputs inputs =
+                    alternating(inputs_of(layers, {policy, every, fraction, layers}, activations, 1), period,
+                                full_elements);
+                ++run;
+                inputs.zero = static_cast<int>(run % 3) + 1;
+                inputs.update_in_backward = run % 4 == 0;
+                inputs.micro_batches = run % 5 == 0 ? 2 : 1;
+                if (run % 7 == 0) inputs.offload.optimizer = Offload::cpu;
+                if (run % 11 == 0 && inputs.zero == 3) inputs.offload.parameters = Offload::cpu;
+                inputs.resident_layers = 2 + static_cast<int64_t>(run % 3) * 3;
+                SCOPED_TRACE(::testing::Message()
+                             << inputs.recompute.description() << " of " << layers << ", period " << period
+                             << ", ZeRO " << inputs.zero << ", activations to " << name_of(activations));
+                const auto every_layer = memory_timeline(inputs), some = memory_timeline(inputs, false);
+                EXPECT_EQ(fullest(some), fullest(every_layer));
+                EXPECT_EQ(fullest_total(inputs, some), fullest_total(inputs, every_layer));
+                all += every_layer.size();
+                few += some.size();
+              }
+  EXPECT_LT(few, all * 3 / 4);
+}
+
 TEST(MemoryTimeline, names_each_moment) {
   const auto snapshots = memory_timeline(inputs_of(2, {Recompute::full, 1, 1, 2}, Offload::none, 1));
   EXPECT_EQ(snapshots.front().name(), "rotary tables");
