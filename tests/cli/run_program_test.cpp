@@ -2,6 +2,7 @@
 #include "trireme/cli/run_program.h"
 
 #include <csignal>
+#include <cstdlib>
 #include <stdexcept>
 #include <thread>
 
@@ -41,6 +42,23 @@ TEST(RunProgramDeathTest, tells_what_left_a_thread_and_ends_with_its_code) {
               HasSubstr("trireme: DataError: file x ends early"));
   EXPECT_EXIT(with_a_thread([] { throw std::runtime_error("what"); }), ::testing::KilledBySignal(SIGABRT),
               HasSubstr("trireme: unexpected error: what"));
+}
+
+TEST(RunProgramDeathTest, tells_what_left_the_program_by_what_it_says_of_the_machine) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto thrown = [](const auto& error) { return run_program([&]() -> int { throw error; }); };
+  const c10::SourceLocation here{__func__, __FILE__, __LINE__};
+  EXPECT_EXIT(thrown(c10::AcceleratorError(here, 700, "CUDA error: illegal access")),
+              ::testing::ExitedWithCode(SystemFault::kExitCode),
+              HasSubstr("trireme: SystemFault: the device failed"));
+  EXPECT_EXIT(thrown(c10::Error(here, "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`")),
+              ::testing::ExitedWithCode(ConfigError::kExitCode),
+              HasSubstr("trireme: ConfigError: out of device memory"));
+  EXPECT_EXIT(thrown(InternalError("a bug")), ::testing::ExitedWithCode(InternalError::kExitCode),
+              HasSubstr("trireme: InternalError: a bug"));
+  EXPECT_EXIT(std::exit(thrown(
+                  c10::Error(here, "CUDA error: CUBLAS_STATUS_INTERNAL_ERROR when calling `cublasCreate`"))),
+              ::testing::ExitedWithCode(InternalError::kExitCode), HasSubstr("trireme: unexpected error"));
 }
 
 }  // namespace

@@ -114,5 +114,20 @@ TEST(OutOfMemory, is_also_what_nccl_reports_in_its_text) {
   EXPECT_FALSE(told("NCCL error: remote process exited or there was a network error"));
 }
 
+// In the words of TORCH_CUDABLAS_CHECK and AT_CUDNN_CHECK.
+TEST(OutOfMemory, is_also_what_libraries_of_a_gpu_report_in_theirs) {
+  const auto told = [](const std::string& words) {
+    return as_out_of_memory(c10::Error({"told", __FILE__, __LINE__}, words));
+  };
+  const auto memory = told("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`");
+  ASSERT_TRUE(memory);
+  EXPECT_THAT(memory->what(),
+              AllOf(HasSubstr("out of device memory"), HasSubstr("CUBLAS_STATUS_ALLOC_FAILED"),
+                    HasSubstr("--offload_activations cpu")));
+  EXPECT_TRUE(told("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"));
+  EXPECT_FALSE(told("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"));
+  EXPECT_FALSE(told("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"));
+}
+
 }  // namespace
 }  // namespace trireme

@@ -182,7 +182,9 @@ TEST(MemoryError, calls_without_figures) {
   EXPECT_EQ(
       read("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`").kind,
       MemoryErrorKind::gpu_library);
-  EXPECT_EQ(read("RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED").kind, MemoryErrorKind::gpu_library);
+  for (const char* status :
+       {"CUDNN_STATUS_ALLOC_FAILED", "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"})
+    EXPECT_EQ(read(cat("RuntimeError: cuDNN error: ", status)).kind, MemoryErrorKind::gpu_library);
 }
 
 TEST(MemoryError, nccl_names_its_device_and_bytes) {

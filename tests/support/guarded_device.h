@@ -22,6 +22,10 @@ c10::Device guarded_device();
 // owns nothing. One of the CPU is itself.
 at::Tensor as_cpu_tensor(const at::Tensor& tensor);
 
+// From here on, or no longer, the device says that it has failed when it is asked about a stream's work, as a
+// GPU does after an error that stays. Nothing else of it fails.
+void fail_guarded_device(bool failed);
+
 // That this thread has copied so far between the host and the device, waiting for each copy: on a GPU it
 // would have stood until the work given before was done.
 int64_t blocking_copy_bytes();

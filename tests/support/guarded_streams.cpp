@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "trireme/base/error.h"
@@ -74,6 +75,7 @@ Streams& streams() {
 }
 
 thread_local StreamId current_stream = kDefaultStream;
+std::atomic<bool> device_failed = false;
 
 // The device's clock: a second passes with each mark that the work of this thread comes to, and at no other
 // time.
@@ -99,7 +101,13 @@ class GuardedDeviceGuard final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream exchangeStream(c10::Stream stream) const override {
     return stream_of(std::exchange(current_stream, stream.id()));
   }
-  bool queryStream(const c10::Stream& stream) const override { return !streams().advance(stream.id()); }
+  bool queryStream(const c10::Stream& stream) const override {
+    constexpr int32_t kUncorrectable = 214;  // cudaErrorECCUncorrectable
+    if (device_failed)
+      throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, kUncorrectable,
+                                  "CUDA error: uncorrectable ECC error encountered\n");
+    return !streams().advance(stream.id());
+  }
   void synchronizeStream(const c10::Stream& stream) const override { streams().finish(stream.id()); }
   void synchronizeDevice(c10::DeviceIndex /*device*/) const override { streams().finish_all(); }
 
@@ -143,7 +151,19 @@ class GuardedDeviceGuard final : public c10::impl::DeviceGuardImplInterface {
 
 C10_REGISTER_GUARD_IMPL(PrivateUse1, GuardedDeviceGuard);
 
+struct GuardedDeviceHooks final : at::PrivateUse1HooksInterface {
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex /*device*/) const override { return true; }
+};
+
 }  // namespace
+
+void fail_guarded_device(bool failed) {
+  static GuardedDeviceHooks hooks;
+  if (!at::isPrivateUse1HooksRegistered()) at::RegisterPrivateUse1HooksInterface(&hooks);
+  device_failed = failed;
+}
 
 void queue_on_current_stream(std::function<void()> work) {
   streams().queue(current_stream, std::move(work));

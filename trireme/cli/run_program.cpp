@@ -15,8 +15,7 @@
 #include "trireme/base/environment.h"
 #include "trireme/base/error.h"
 #include "trireme/device/cpu_caching_allocator.h"
-#include "trireme/device/device_fault.h"
-#include "trireme/device/out_of_memory.h"
+#include "trireme/device/machine_error.h"
 
 namespace trireme {
 namespace {
@@ -62,9 +61,8 @@ void set_library_defaults() {
 
 // Returns for an error that is none of ours.
 void tell_and_end(const std::exception& error) {
+  take_machine_error_before_bug(error, [](const Error& known) { tell_and_end(known); });
   if (const auto* ours = dynamic_cast<const Error*>(&error)) tell_and_end(*ours);
-  if (const auto memory = as_out_of_memory(error)) tell_and_end(*memory);
-  if (const auto fault = as_device_fault(error)) tell_and_end(*fault);
   std::cerr << "trireme: unexpected error: " << error.what() << std::endl;
 }
 
@@ -74,8 +72,7 @@ void tell_and_end(const std::exception& error) {
   try {
     if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
   } catch (const c10::DistBackendError& error) {
-    if (const auto memory = as_out_of_memory(error)) tell_and_end(*memory);
-    if (const auto fault = as_device_fault(error)) tell_and_end(*fault);
+    take_machine_error(error, [](const Error& known) { tell_and_end(known); });
     tell_and_end(
         CommError(cat("a collective failed while no call waited for it: ", error.what_without_backtrace())));
   } catch (const std::exception& error) {

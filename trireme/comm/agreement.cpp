@@ -10,8 +10,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/last_words.h"
 #include "trireme/comm/collectives.h"
-#include "trireme/device/device_fault.h"
-#include "trireme/device/out_of_memory.h"
+#include "trireme/device/machine_error.h"
 
 namespace trireme {
 namespace {
@@ -40,20 +39,18 @@ void Agreement::all_or_none(const std::string& what, const std::function<void()>
     work();
   } catch (const CommError&) {
     throw;  // the others cannot be reached
-  } catch (const Error& error) {
-    of_rank = std::current_exception();
-    code = error.exit_code();
   } catch (const std::exception& error) {
-    const auto note = [&](const auto& known) {
-      of_rank = std::make_exception_ptr(known);
+    const auto note = [&]<typename Kind>(const Kind& known) {
+      of_rank = std::make_exception_ptr(Kind(cat(what, ": ", known.what())));
       code = known.exit_code();
     };
-    if (const auto memory = as_out_of_memory(error))
-      note(ConfigError(cat(what, ": ", memory->what())));
-    else if (const auto fault = as_device_fault(error))
-      note(SystemFault(cat(what, ": ", fault->what())));
-    else
-      note(InternalError(cat(what, ": ", error.what())));
+    const bool of_machine = take_machine_error_before_bug(error, note);
+    if (const auto* ours = dynamic_cast<const Error*>(&error); ours != nullptr && !of_machine) {
+      of_rank = std::current_exception();
+      code = ours->exit_code();
+    } else if (!of_machine) {
+      note(InternalError(error.what()));
+    }
   }
   const int64_t worst = largest(of_rank ? (group_.rank() + 1) * kCodes + code : 0);
   if (of_rank) std::rethrow_exception(of_rank);

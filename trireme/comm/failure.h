@@ -11,8 +11,7 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/rank_activity.h"
-#include "trireme/device/device_fault.h"
-#include "trireme/device/out_of_memory.h"
+#include "trireme/device/machine_error.h"
 
 namespace trireme {
 
@@ -40,8 +39,7 @@ auto rethrow_as_comm_error(const FailureContext& context, Body&& body) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    if (const auto memory = as_out_of_memory(error)) throw *memory;
-    if (const auto fault = as_device_fault(error)) throw *fault;
+    take_machine_error(error, [](const auto& known) { throw known; });
     if (const auto* theirs = dynamic_cast<const c10::Error*>(&error))
       throw_comm_error(context, waited(), theirs->what_without_backtrace());
     throw_comm_error(context, waited(), error.what());

@@ -20,8 +20,14 @@ const c10::Error* of_device(const std::exception& error) {
   if (const auto* nccl = dynamic_cast<const c10::DistBackendError*>(&error);
       nccl != nullptr && nccl->msg().find("out of memory") != std::string::npos)
     return nccl;
-  const auto* call = dynamic_cast<const c10::AcceleratorError*>(&error);
-  return call != nullptr && call->get_error_code() == kCudaErrorMemoryAllocation ? call : nullptr;
+  if (const auto* call = dynamic_cast<const c10::AcceleratorError*>(&error))
+    return call->get_error_code() == kCudaErrorMemoryAllocation ? call : nullptr;
+  // cuBLAS's and cuDNN's, which libtorch tells by their names
+  const auto* library = dynamic_cast<const c10::Error*>(&error);
+  for (const char* status :
+       {"CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"})
+    if (library != nullptr && library->msg().find(status) != std::string::npos) return library;
+  return nullptr;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include "trireme/base/error.h"
+#include "trireme/device/device_fault.h"
 #include "trireme/kernels/frontend_graph.h"
 
 namespace trireme {
@@ -12,6 +13,17 @@ namespace trireme {
 namespace {
 
 constexpr int kHopper = 9, kBlackwell = 10;  // major compute capabilities
+
+// On a device that has failed cuDNN refuses what it took before.
+template <typename Body>
+auto unless_device_failed(const Body& body) {
+  try {
+    return body();
+  } catch (const ConfigError&) {
+    check_device();
+    throw;
+  }
+}
 
 class CudnnGraphRunner final : public GraphRunner {
  public:
@@ -25,11 +37,13 @@ class CudnnGraphRunner final : public GraphRunner {
                             "use --attention auto or --attention flash"));
   }
 
-  int64_t workspace_bytes(const AttentionGraph& graph) override { return built(graph).workspace_bytes(); }
+  int64_t workspace_bytes(const AttentionGraph& graph) override {
+    return unless_device_failed([&] { return built(graph).workspace_bytes(); });
+  }
 
   void run(const AttentionGraph& graph, const GraphPointers& pointers) override {
     handle_.set_stream(current_stream());
-    built(graph).run(handle_, pointers);
+    unless_device_failed([&] { built(graph).run(handle_, pointers); });
   }
 
  private:

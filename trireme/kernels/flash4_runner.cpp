@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include "trireme/base/error.h"
@@ -22,8 +23,12 @@ namespace {
 
 constexpr int kHopper = 9;  // major compute capability
 
-std::string& raised_error() {
-  thread_local std::string error;
+struct RaisedError {
+  std::string words;
+  cudaError_t of_cuda = cudaSuccess;
+};
+RaisedError& raised_error() {
+  thread_local RaisedError error;
   return error;
 }
 
@@ -64,16 +69,16 @@ extern "C" {
 // By these names and signatures the kernels call them; hidden, for a process may load TVM FFI as well.
 #define TRIREME_HIDDEN __attribute__((visibility("hidden")))
 TRIREME_HIDDEN void TVMFFIErrorSetRaisedFromCStr(const char* kind, const char* message) {
-  raised_error() = cat(kind, ": ", message);
+  raised_error().words = cat(kind, ": ", message);
 }
 TRIREME_HIDDEN void TVMFFIErrorSetRaisedFromCStrParts(const char* kind, const char** parts, int32_t count) {
-  raised_error() = cat(kind, ": ");
+  raised_error().words = cat(kind, ": ");
   for (int32_t i = 0; i < count; ++i)
-    if (parts[i] != nullptr) raised_error() += parts[i];
+    if (parts[i] != nullptr) raised_error().words += parts[i];
 }
 TRIREME_HIDDEN void CuteDSLRT_TVMFFISetRaisedCudaError(void (* /*set*/)(const char*, const char**, int32_t),
                                                        int32_t code) {
-  raised_error() = cat("CUDA: ", cudaGetErrorString(static_cast<cudaError_t>(code)));
+  raised_error().of_cuda = static_cast<cudaError_t>(code);
 }
 TRIREME_HIDDEN void* TVMFFIEnvGetStream(int32_t /*device_type*/, int32_t device) {
   return c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)).stream();
@@ -160,9 +165,10 @@ class Arguments {
     append(kTVMFFIFloat).v_float64 = scale;
     append(kTVMFFIOpaquePtr).v_ptr = c10::cuda::getCurrentCUDAStream(device.index()).stream();
     TVMFFIAny result{};
-    raised_error().clear();
-    if (kernel(nullptr, values_.data(), static_cast<int32_t>(values_.size()), &result) != 0)
-      throw InternalError(cat("FlashAttention-4: ", raised_error()));
+    raised_error() = {};
+    if (kernel(nullptr, values_.data(), static_cast<int32_t>(values_.size()), &result) == 0) return;
+    C10_CUDA_CHECK(raised_error().of_cuda);
+    throw InternalError(cat("FlashAttention-4: ", raised_error().words));
   }
 
  private:

@@ -29,7 +29,8 @@ class Flash4Runner {
  public:
   virtual ~Flash4Runner() = default;
   Flash4Runner& operator=(Flash4Runner&&) = delete;
-  // On the current stream. Throws InternalError: the kernel refused its arguments, or CUDA the launch.
+  // On the current stream. Throws InternalError: the kernel refused its arguments. An error of CUDA is thrown
+  // as libtorch throws its own.
   virtual void forward(const Flash4Forward& tensors, double scale, bool causal) = 0;
   virtual void backward(const Flash4Backward& tensors, double scale, bool causal) = 0;
 };

@@ -73,6 +73,7 @@ constexpr Wording kWordings[] = {
     {"Failed to CUDA ", MemoryErrorKind::nccl, "alloc"},
     {"CUBLAS_STATUS_ALLOC_FAILED", MemoryErrorKind::gpu_library},
     {"CUDNN_STATUS_ALLOC_FAILED", MemoryErrorKind::gpu_library},
+    {"CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", MemoryErrorKind::gpu_library},
     {"CUSOLVER_STATUS_ALLOC_FAILED", MemoryErrorKind::gpu_library},
     {"HIPBLAS_STATUS_ALLOC_FAILED", MemoryErrorKind::gpu_library},
     {"CUDA error: out of memory", MemoryErrorKind::cuda_call},
