@@ -170,6 +170,24 @@ TEST_F(Flash4, what_it_does_not_take_is_refused_by_name) {
               HasSubstr("packed documents"));
 }
 
+// 2^31 elements are 2^24 rows of width 128, in tiles of 64 queries and of 128 keys.
+TEST_F(Flash4, a_sum_of_more_elements_than_32_bits_count_is_refused) {
+  constexpr int64_t kRows = int64_t{1} << 24;
+  const auto refusal = [&](int64_t rows, int64_t keys, int64_t group) {
+    MaskCall call;
+    call.q_end = rows;
+    call.k_end = keys;
+    call.sample_end = 1;
+    call.band = {kUnbounded, 0};
+    return kernel()->refusal(call, {1, rows, keys, group, 1, 128, group});
+  };
+  EXPECT_EQ(refusal(kRows - 64, kRows - 128, 4), "");
+  EXPECT_THAT(refusal(kRows - 63, kRows - 63, 1),
+              HasSubstr("got 16777153 query rows over 16777153 key rows, expected fewer than 16777216"));
+  EXPECT_THAT(refusal(64, kRows - 127, 4), HasSubstr("32 bits"));
+  EXPECT_EQ(refusal(64, kRows, 1), "") << "keys of heads that are not grouped have no sums";
+}
+
 TEST_F(Flash4, without_a_hopper_it_is_refused_and_auto_does_not_ask_for_it) {
   if (flash4_lacks().empty()) GTEST_SKIP() << "a Hopper GPU is here";
   EXPECT_THAT(testing::message_of<ConfigError>([] { make_flash4_runner(); }), HasSubstr("flash4"));

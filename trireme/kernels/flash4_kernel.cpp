@@ -1,6 +1,7 @@
 // FlashAttention-4 (github.com/Dao-AILab/flash-attention, flash_attn/cute; on Hopper the algorithm of
 // FlashAttention-3, arXiv 2407.08608). Its causal mask is aligned at the last key, as FlashAttention-2's is,
 // and it needs no graph for a new size: it takes every dense call without a window. Inputs may be views.
+#include <algorithm>
 #include <array>
 
 #include "trireme/base/error.h"
@@ -34,6 +35,15 @@ class Flash4Kernel final : public CallKernel {
     if (!call.dense()) return cat("got packed documents, which it does not know", kInstead);
     if (!call.band.full() && !call.band.causal())
       return cat("got a window, which it does not know", kInstead);
+    const Flash4Width& width = *flash4_width(sizes.width);
+    const int64_t q_rows = flash4_q_rows(width, call.rows(), call.band.causal());
+    const int64_t k_rows = sizes.largest_group > 1 ? flash4_k_rows(width, call.keys()) : 0;
+    if (std::max(q_rows, k_rows) * width.width > kFlash4MostSum)
+      return cat(
+          "got ", call.rows(), " query rows over ", call.keys(), " key rows, expected fewer than ",
+          kFlash4MostSum / width.width + 1, " of width ", width.width,
+          " in whole tiles, of whose sums it counts the elements in 32 bits; use more ranks (--ring) or "
+          "--attention auto");
     return {};
   }
 

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "trireme/base/joined.h"
@@ -41,6 +42,9 @@ constexpr bool flash4_takes_heads(int64_t query_heads, int64_t kv_heads, int64_t
 inline std::string flash4_widths() {
   return joined(kFlash4Widths, ", ", &Flash4Width::width);
 }
+
+// Elements of a sum of one head: flash-attn-4 counts them in 32 bits.
+inline constexpr int64_t kFlash4MostSum = std::numeric_limits<int32_t>::max();
 
 // Rows of a sum of one head.
 constexpr int64_t flash4_q_rows(const Flash4Width& width, int64_t rows, bool causal) {
