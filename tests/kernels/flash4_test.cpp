@@ -31,8 +31,10 @@ class Flash4 : public ::testing::Test {
   void TearDown() override { at::globalContext().setDeterministicAlgorithms(false, false); }
 
   std::unique_ptr<CallKernel> kernel(int64_t backward_call_bytes = kBackwardCall_bytes,
-                                     Flash4Fault fault = Flash4Fault::none) {
-    return make_flash4_kernel(std::make_unique<PlayedFlash4>(&calls, fault), backward_call_bytes);
+                                     Flash4Fault fault = Flash4Fault::none,
+                                     int64_t least_pair_values = kLeastPairValues) {
+    return make_flash4_kernel(std::make_unique<PlayedFlash4>(&calls, fault), backward_call_bytes,
+                              least_pair_values);
   }
   std::unique_ptr<CallsAttention> alone(int64_t backward_call_bytes = kBackwardCall_bytes,
                                         Flash4Fault fault = Flash4Fault::none) {
@@ -41,9 +43,10 @@ class Flash4 : public ::testing::Test {
     return std::make_unique<CallsAttention>(std::move(kernels));
   }
   // As 'auto' is on Hopper in bf16.
-  std::unique_ptr<CallsAttention> automatic(const CudnnCalls& cudnn = {}) {
+  std::unique_ptr<CallsAttention> automatic(const CudnnCalls& cudnn = {},
+                                            int64_t least_pair_values = kLeastPairValues) {
     std::vector<std::unique_ptr<CallKernel>> kernels;
-    kernels.push_back(kernel());
+    kernels.push_back(kernel(kBackwardCall_bytes, Flash4Fault::none, least_pair_values));
     kernels.push_back(make_cudnn_kernel(cudnn));
     kernels.push_back(make_cuda_flash_kernel());
     return std::make_unique<CallsAttention>(std::move(kernels));
@@ -104,7 +107,30 @@ TEST_F(Flash4, a_long_backward_is_calls_of_a_group_of_heads) {
   EXPECT_EQ(calls.backward, 3 * calls.forward);
 }
 
-TEST_F(Flash4, cuts_long_documents_as_cudnn_does_and_keeps_whole_samples_of_any_length) {
+// No length of a document leaves a rest, nor has a short document a call of its own.
+TEST_F(Flash4, long_documents_of_any_length_are_whole_calls) {
+  const auto attention = automatic({}, /*least_pair_values=*/1);  // from 64 tokens on
+  const auto forward_once = [&](const std::vector<Documents>& documents) {
+    calls = {};
+    const at::Tensor q = at::randn({1, 232, 2, 64}).to(at::kBFloat16), k = q.narrow(2, 0, 1);
+    attention->forward(
+        q, k, k,
+        {{0.1}, visible_keys({}, documents, 232, {{0, 232}}, {{0, 232}}), {0, 0}, ResultDtype::of_input});
+    return calls.forward;
+  };
+  const int64_t before = calls_of_others();
+  EXPECT_EQ(forward_once({Documents({0, 67, 150, 232})}), 3);
+  EXPECT_EQ(calls_of_others(), before);
+  EXPECT_EQ(forward_once({Documents({0, 67, 69, 150, 160, 232})}), 3);
+  EXPECT_EQ(calls_of_others(), before + 1);
+  const std::vector<Documents> samples = {Documents({0, 3, 140, 141, 232}), Documents({0, 232}),
+                                          Documents({0, 131, 150, 165, 232})};
+  const DrawnMask mask{visible_keys({}, samples, 232, {{0, 232}}, {{0, 232}}), 3, ""};
+  for (uint64_t seed = 0; seed < 4; ++seed)
+    trireme_test::expect_definition(*attention, mask, heads(seed), seed);
+}
+
+TEST_F(Flash4, says_which_documents_are_its_own_and_keeps_whole_samples_of_any_length) {
   EXPECT_EQ(automatic()->for_documents({32, 4, 128}),
             "packed documents of 4096 tokens or more by flash4 (CUDA, FlashAttention-4), shorter ones by "
             "flash (CUDA, FlashAttention-2)");

@@ -203,8 +203,9 @@ TEST(MaskCalls, compute_the_pairs_of_the_mask_each_once) {
     SCOPED_TRACE(mask.text);
     for (const int64_t most_segments : {int64_t{3}, int64_t{7}, kMostSegments})
       for (const int64_t least_alone : {int64_t{1}, int64_t{5}, int64_t{20}, kNeverAlone}) {
-        expect_calls_to_be(mask_calls(*mask.keys, mask.batch, most_segments, least_alone), *mask.keys,
-                           mask.batch, most_segments);
+        const DenseLengths lengths = seed % 2 == 0 ? DenseLengths::of_graphs_and_samples : DenseLengths::any;
+        expect_calls_to_be(mask_calls(*mask.keys, mask.batch, most_segments, least_alone, lengths),
+                           *mask.keys, mask.batch, most_segments);
         if (HasFatalFailure()) return;
       }
   }
@@ -254,6 +255,15 @@ TEST(MaskCalls, long_causal_documents_are_squares_of_their_own) {
   EXPECT_EQ(other[0].cu_q, (std::vector<int32_t>{0, 41, 41, 61, 82}));
   EXPECT_EQ(other[0].cu_k, (std::vector<int32_t>{0, 0, 41, 61, 82}));
   EXPECT_EQ(static_cast<const MaskRun&>(other[1]), (MaskRun{0, 41, 0, 41, {kUnbounded, 0}}));
+}
+
+TEST(MaskCalls, long_documents_are_whole_where_calls_have_any_length) {
+  const auto calls =
+      mask_calls(*whole({}, 64, {Documents({0, 7, 48, 64})}), 1, kMostSegments, 40, DenseLengths::any);
+  ASSERT_EQ(calls.size(), 2);
+  EXPECT_EQ(calls[0].cu_q, (std::vector<int32_t>{0, 7, 48, 48, 64}));
+  EXPECT_EQ(calls[0].cu_k, (std::vector<int32_t>{0, 7, 7, 48, 64}));
+  EXPECT_EQ(static_cast<const MaskRun&>(calls[1]), (MaskRun{7, 48, 7, 48, {kUnbounded, 0}}));
 }
 
 // Windows, full attention, rectangles of a ring.

@@ -205,9 +205,10 @@ CallsAttention::Plan CallsAttention::make_plan(const AttentionSpec& spec, const 
     most_segments = std::min(most_segments, kernel->most_segments(sizes));
   const RankHeads heads{sizes.query_heads, sizes.largest_group, sizes.width};
   const CallKernel* long_ones = of_long_documents(heads);
-  std::vector<MaskCall> calls = mask_calls(*spec.keys, sizes.batch, most_segments,
-                                           long_ones ? long_ones->least_tokens_alone(heads) : kNeverAlone,
-                                           long_ones ? long_ones->sample_lengths() : SampleLengths::few);
+  std::vector<MaskCall> calls =
+      long_ones ? mask_calls(*spec.keys, sizes.batch, most_segments, long_ones->least_tokens_alone(heads),
+                             long_ones->dense_lengths())
+                : mask_calls(*spec.keys, sizes.batch, most_segments);
   plan.calls_of_a_key = most_calls_of_a_key(calls, sizes.batch);
   for (MaskCall& call : calls) {
     CallKernel& kernel = kernel_for(call, sizes, plan.capped);

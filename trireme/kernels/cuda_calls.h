@@ -65,7 +65,7 @@ class CallKernel {
   // Tokens from which the causal documents of a packed mask are calls of this kernel, if one that takes
   // segments has the others (long_documents.h).
   virtual int64_t least_tokens_alone(const RankHeads& /*heads*/) const { return kNeverAlone; }
-  virtual SampleLengths sample_lengths() const { return SampleLengths::few; }
+  virtual DenseLengths dense_lengths() const { return DenseLengths::of_graphs_and_samples; }
   // It stands behind the kernels of narrower heads and is not asked for those.
   virtual int64_t least_width() const { return 1; }
   virtual bool caps_scores() const { return false; }

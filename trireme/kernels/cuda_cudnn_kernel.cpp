@@ -22,7 +22,10 @@ class CudnnKernel final : public CallKernel {
 
   std::string name() const override { return "cudnn"; }
 
-  SampleLengths sample_lengths() const override { return calls_.lengths; }
+  DenseLengths dense_lengths() const override {
+    return calls_.lengths == SampleLengths::any ? DenseLengths::of_graphs
+                                                : DenseLengths::of_graphs_and_samples;
+  }
 
   int64_t least_tokens_alone(const RankHeads& heads) const override {
     return trireme::least_tokens_alone(heads.query, heads.width, calls_.least_pair_values);

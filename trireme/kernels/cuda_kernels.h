@@ -30,7 +30,8 @@ std::unique_ptr<CallKernel> make_cuda_flash_kernel(
     int64_t backward_call_bytes = kBackwardCall_bytes);
 
 std::unique_ptr<CallKernel> make_flash4_kernel(std::unique_ptr<Flash4Runner> runner,
-                                               int64_t backward_call_bytes = kBackwardCall_bytes);
+                                               int64_t backward_call_bytes = kBackwardCall_bytes,
+                                               int64_t least_pair_values = kLeastPairValues);
 
 struct CudnnCalls {
   SampleLengths lengths = SampleLengths::few;         // of any: those that tokens_of_graph leaves whole

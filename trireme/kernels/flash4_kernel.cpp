@@ -14,16 +14,19 @@ namespace {
 
 class Flash4Kernel final : public CallKernel {
  public:
-  Flash4Kernel(std::unique_ptr<Flash4Runner> runner, int64_t backward_call_bytes)
-      : runner_(std::move(runner)), backward_call_bytes_(backward_call_bytes) {}
+  Flash4Kernel(std::unique_ptr<Flash4Runner> runner, int64_t backward_call_bytes, int64_t least_pair_values)
+      : runner_(std::move(runner)),
+        backward_call_bytes_(backward_call_bytes),
+        least_pair_values_(least_pair_values) {}
 
   std::string name() const override { return "flash4 (CUDA, FlashAttention-4)"; }
 
   int64_t least_tokens_alone(const RankHeads& heads) const override {
     return flash4_takes_heads(heads.largest_group, /*kv_heads=*/1, heads.width)
-               ? trireme::least_tokens_alone(heads.query, heads.width)
+               ? trireme::least_tokens_alone(heads.query, heads.width, least_pair_values_)
                : kNeverAlone;
   }
+  DenseLengths dense_lengths() const override { return DenseLengths::any; }
 
   std::string refusal(const MaskCall& call, const AttentionSizes& sizes) const override {
     constexpr const char* kInstead = "; use --attention flash or --attention auto";
@@ -91,14 +94,14 @@ class Flash4Kernel final : public CallKernel {
 
  private:
   std::unique_ptr<Flash4Runner> runner_;
-  int64_t backward_call_bytes_;
+  int64_t backward_call_bytes_, least_pair_values_;
 };
 
 }  // namespace
 
 std::unique_ptr<CallKernel> make_flash4_kernel(std::unique_ptr<Flash4Runner> runner,
-                                               int64_t backward_call_bytes) {
-  return std::make_unique<Flash4Kernel>(std::move(runner), backward_call_bytes);
+                                               int64_t backward_call_bytes, int64_t least_pair_values) {
+  return std::make_unique<Flash4Kernel>(std::move(runner), backward_call_bytes, least_pair_values);
 }
 
 }  // namespace trireme

@@ -2,7 +2,7 @@
 // are. cuDNN computes a dense causal square 1.75 to 1.87 times as fast as FlashAttention-2 does (on an H100,
 // both ways together: docs/benchmarks/history/2026-11-26-gpu.md), but takes no segments and aligns its diagonal
 // at the first key; FlashAttention-4 is as it is here, and faster.
-// A long document of n tokens is cut:
+// FlashAttention-4 takes long documents whole. For cuDNN one of n tokens is cut:
 //
 //   rows [0, m), keys [0, m)    a causal square: a dense call
 //   rows [m, n), keys [0, n)    causal at the last key: a segment, in one call with the short documents
@@ -20,6 +20,10 @@ namespace trireme {
 // Whether samples have few lengths, as an engine's windows have, or any. Of any length, a sample that is one
 // long document is cut as above too: else each length would have a graph of its own.
 enum class SampleLengths { few, any };
+
+// Of a kernel's dense calls of causal documents: those of graphs, these and those of documents that are all
+// rows of a sample, or any, where no graph is built.
+enum class DenseLengths { of_graphs, of_graphs_and_samples, any };
 
 inline constexpr int64_t kNeverAlone = std::numeric_limits<int64_t>::max();
 

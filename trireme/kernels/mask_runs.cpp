@@ -205,14 +205,15 @@ struct SampleRuns {
   bool operator==(const SampleRuns&) const = default;
 };
 
-SampleRuns runs_of(const KeyRanges& ranges, int64_t least_alone, SampleLengths lengths) {
+SampleRuns runs_of(const KeyRanges& ranges, int64_t least_alone, DenseLengths lengths) {
   SampleRuns runs;
   for (MaskRun run : mask_runs(ranges)) {
     if (!run.band.causal() || run.rows() != run.keys() || run.rows() < least_alone) {
       runs.shared.push_back(run);
       continue;
     }
-    const bool whole = lengths == SampleLengths::few && run.rows() == ranges.queries();
+    const bool whole = lengths == DenseLengths::any ||
+                       (lengths == DenseLengths::of_graphs_and_samples && run.rows() == ranges.queries());
     const int64_t tokens = whole ? run.rows() : tokens_of_graph(run.rows());
     runs.alone.push_back({run.q, run.q + tokens, run.k, run.k + tokens, run.band});
     run.q += tokens;
@@ -288,7 +289,7 @@ std::vector<MaskRun> mask_runs(const KeyRanges& ranges) {
 }
 
 std::vector<MaskCall> mask_calls(const VisibleKeys& keys, int64_t batch, int64_t most_segments,
-                                 int64_t least_alone, SampleLengths lengths) {
+                                 int64_t least_alone, DenseLengths lengths) {
   TRIREME_ASSERT(keys.sparse.dense(), "block-sparse masks are no bands");
   std::vector<SampleRuns> samples;
   samples.reserve(keys.samples.size());

@@ -79,11 +79,11 @@ constexpr int64_t padded_dq_width(int64_t width) {
 
 // The calls that compute a whole mask, none where no query sees a key. Each query row has keys in at most
 // one; key rows can be in several. Causal documents of `least_alone` tokens or more, whose queries and keys
-// are all here, are dense calls of tokens_of_graph of them, and whole if they are all rows of a sample and
-// samples have few lengths. Dense calls come last: before them, the rows of theirs may lie in segments
-// without keys. Throws ConfigError: more rows in a call than 32 bits count.
+// are all here, are dense calls: of all their tokens where `lengths` has that length, else of tokens_of_graph.
+// Dense calls come last: before them, the rows of theirs may lie in segments without keys. Throws ConfigError:
+// more rows in a call than 32 bits count.
 std::vector<MaskCall> mask_calls(const VisibleKeys& keys, int64_t batch,
                                  int64_t most_segments = kMostSegments, int64_t least_alone = kNeverAlone,
-                                 SampleLengths lengths = SampleLengths::few);
+                                 DenseLengths lengths = DenseLengths::of_graphs_and_samples);
 
 }  // namespace trireme
