@@ -103,11 +103,11 @@ class ParallelLayer final : public Layer {
 
   void after_attention_backward(const LayerTensors& layer, UnitGradients& gradients, const at::Tensor& x_TM,
                                 int64_t /*first_row*/, const at::Tensor& o_TA, const at::Tensor& /*gate_TA*/,
-                                const at::Tensor& dy_TM, KeptAfterAttention* kept, const at::Tensor& dx_TM,
+                                const at::Tensor& d_TM, KeptAfterAttention* kept,
                                 at::Tensor do_TA) const override {
     const UnitWeights& w = layer.weights;
     const auto dtype = w[kQkv].scalar_type();
-    const at::Tensor dy = dy_TM.to(dtype, /*non_blocking=*/false, /*copy=*/true);  // dx may be dy
+    const at::Tensor dy = d_TM.to(dtype);
     const at::Tensor n = kept != nullptr ? kept->x1 : normed(w, x_TM);
     at::Tensor up = kept != nullptr ? kept->mlp.contiguous() : linear_forward(n, w[kUp], w[kUpBias]);
     at::Tensor dup = at::mm(dy, w[kDown]);
@@ -116,8 +116,7 @@ class ParallelLayer final : public Layer {
     gradients.add_linear(kUp, kUpBias, dup, n);
     gradients.add_linear(kOut, std::nullopt, dy, o_TA.to(dtype));
     do_TA.copy_(at::mm(dy, w[kOut]));
-    dx_TM.copy_(dy);
-    add_norm_gradient(w, gradients, at::mm(dup, w[kUp]), x_TM, dx_TM);
+    add_norm_gradient(w, gradients, at::mm(dup, w[kUp]), x_TM, d_TM);
   }
 
  private:

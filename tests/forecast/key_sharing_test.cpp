@@ -127,8 +127,8 @@ TEST(TileBytes, of_layers_that_are_told_of_their_tokens_hold_what_the_input_is_a
   inputs.model.layer_input_width = 4000;
   const int64_t P = 4000;
   const TileBytes bytes = tile_bytes(layer_kinds(inputs).inputs[0]);
-  EXPECT_EQ(bytes.output_forward, 4 * kTile * (m + 3 * P)) << "y; gate and input, their product";
-  // x1, a, dy; gate|up, b and y; gate and input, d(product), the product, d(norm)
+  EXPECT_EQ(bytes.output_forward, 4 * kTile * 3 * P) << "gate and input, their product";
+  // x1, a; gate|up, b and y; gate and input, d(product), the product, d(norm)
   EXPECT_EQ(bytes.output_backward, 4 * kTile * (2 * m + 2 * i + m + m + 2 * P + m + 2 * P + m));
   // Rows of the projection and of the table; their gradients, with what was projected
   EXPECT_EQ(bytes.layer_inputs_forward, 4 * kTile * 6 * P * 2);

@@ -35,9 +35,9 @@ TEST(TileBytes, with_cudas_kernels_a_tile_holds_its_tensors_and_sums_of_norms_gr
   const TileBytes bytes = tile_bytes(llama({.on_gpu = true, .cuda = true}));
   // 192 multiprocessors at most, two blocks of 256 threads on each.
   constexpr int64_t kSums = 192 * 2 * m * 4;
-  EXPECT_EQ(bytes.input_forward, T * m * 2);                 // normed
-  EXPECT_EQ(bytes.input_backward, 2 * T * m * 2 + kSums);    // and dnormed
-  EXPECT_EQ(bytes.output_forward, T * (2 * m + 3 * i) * 2);  // x1, normed, gate|up, act
+  EXPECT_EQ(bytes.input_forward, T * m * 2);               // normed
+  EXPECT_EQ(bytes.input_backward, 2 * T * m * 2 + kSums);  // and dnormed
+  EXPECT_EQ(bytes.output_forward, T * (m + 3 * i) * 2);    // normed, gate|up, act; x1 where y is
   // x1, normed, gate|up, dact, act, d(normed)
   EXPECT_EQ(bytes.output_backward, T * (3 * m + 4 * i) * 2);
   EXPECT_EQ(bytes.head, 2048 * (m + vocab) * 2 + 2 * 2048 * m * 2 + kSums);
@@ -52,10 +52,8 @@ TEST(TileBytes, of_a_mixture_hold_the_rows_of_its_experts) {
   inputs.model.intermediate = m;
   const TileBytes bytes = tile_bytes(inputs);
   constexpr int64_t kRouting = R * (8 + 4 + 3 * 8), kLogits = T * kExperts * 2;
-  // x1; rows, gate|up, act
-  EXPECT_EQ(bytes.output_forward, T * m * 2 + kRouting + kLogits + R * 4 * m * 2);
-  EXPECT_EQ(bytes.output_forward_kept,
-            T * m * 2 + kRouting + std::max(R * 2 * m * 2, R * m * 2 + T * m * 10));
+  EXPECT_EQ(bytes.output_forward, kRouting + kLogits + R * 4 * m * 2);  // rows, gate|up, act
+  EXPECT_EQ(bytes.output_forward_kept, kRouting + std::max(R * 2 * m * 2, R * m * 2 + T * m * 10));
   // x1, normed; rows, dy of rows, gate|up, d(act), act
   EXPECT_EQ(bytes.output_backward, 2 * T * m * 2 + kRouting + kLogits + R * 6 * m * 2);
   EXPECT_EQ(bytes.output_backward_kept, T * m * 2 + kRouting + R * 4 * m * 2);
@@ -70,9 +68,9 @@ TEST(TileBytes, of_a_shared_expert_hold_its_gate_and_up_and_what_they_make) {
   inputs.model.intermediate = 128;
   inputs.model.shared_intermediate = kShared;
   const TileBytes bytes = tile_bytes(inputs);
-  EXPECT_EQ(bytes.output_forward, T * (2 * m + 3 * kShared) * 2);  // x1, normed; gate|up, act
-  EXPECT_EQ(bytes.output_forward_kept, T * (2 * m + kShared) * 2);
-  EXPECT_EQ(bytes.output_backward, T * (3 * m + 4 * kShared) * 2);  // and d(normed); d(act)
+  EXPECT_EQ(bytes.output_forward, T * (m + 3 * kShared) * 2);  // normed; gate|up, act
+  EXPECT_EQ(bytes.output_forward_kept, T * (m + kShared) * 2);
+  EXPECT_EQ(bytes.output_backward, T * (3 * m + 4 * kShared) * 2);  // and x1, d(normed); d(act)
   EXPECT_EQ(bytes.output_backward_kept, T * (2 * m + 2 * kShared) * 2);
 }
 
@@ -91,9 +89,9 @@ TEST(TileBytes, of_experts_beside_an_mlp_hold_what_goes_into_their_norms) {
                                               2 * model.experts_per_token * model.intermediate +
                                               model.experts + 2 * m);
   };
-  int64_t held = (4 * m * T + kept()) * 2;  // a, x1, dy that may be scaled, normed
+  int64_t held = (3 * m * T + kept()) * 2;  // a, x1, normed
   const TileBytes wide = tile_bytes(inputs);
-  EXPECT_EQ(wide.output_forward, T * (2 * m + 3 * kShared) * 2);          // x1, normed; gate|up, act
+  EXPECT_EQ(wide.output_forward, T * (m + 3 * kShared) * 2);              // normed; gate|up, act
   EXPECT_EQ(wide.output_backward, held + T * (2 * m + 2 * kShared) * 2);  // d(x1), d(b); d(act), act
 
   inputs.model.experts = kExperts;
@@ -101,12 +99,27 @@ TEST(TileBytes, of_experts_beside_an_mlp_hold_what_goes_into_their_norms) {
   inputs.model.intermediate = m;
   inputs.model.shared_intermediate = 128;
   constexpr int64_t kRouting = R * (8 + 4 + 3 * 8 + 4), kLogits = T * kExperts * 2;
-  held = (4 * m * T + kept()) * 2;
+  held = (3 * m * T + kept()) * 2;
   const TileBytes many = tile_bytes(inputs);
-  // x1, sum; rows, gate|up, act
-  EXPECT_EQ(many.output_forward, 2 * T * m * 2 + kRouting + kLogits + R * 4 * m * 2);
+  // sum; rows, gate|up, act
+  EXPECT_EQ(many.output_forward, T * m * 2 + kRouting + kLogits + R * 4 * m * 2);
   // d(sum), d(e), the inputs of router and experts; rows, dy of rows, d(act), act
   EXPECT_EQ(many.output_backward, held + 4 * T * m * 2 + kRouting + R * 4 * m * 2);
+}
+
+// A narrow MLP, so that what is added up is the most.
+TEST(TileBytes, hold_x1_and_d_x1_beside_y_and_dy_only_where_these_have_another_dtype) {
+  ForecastInputs inputs = llama({.on_gpu = true, .cuda = true});
+  inputs.model.intermediate = 8;
+  const TileBytes in_place = tile_bytes(inputs);
+  EXPECT_EQ(in_place.output_forward, T * (m + 3 * 8) * 2);       // normed, gate|up, act
+  EXPECT_EQ(in_place.output_backward, T * (3 * m + 4 * 8) * 2);  // x1, normed, d(normed); gate|up, dact, act
+  EXPECT_EQ(in_place.output_backward_kept, T * (2 * m + 2 * 8) * 2);
+  inputs.tile_bytes = 4;
+  const TileBytes apart = tile_bytes(inputs);
+  EXPECT_EQ(apart.output_forward, T * (2 * m + 3 * 8) * 4);       // and x1
+  EXPECT_EQ(apart.output_backward, T * (q + 4 * m + 4 * 8) * 4);  // and o, dy
+  EXPECT_EQ(apart.output_backward_kept, T * (q + 3 * m + 2 * 8) * 4);
 }
 
 // Of a DeltaNet two modules have one matrix A each.

@@ -140,10 +140,10 @@ Results layer_in_tiles(const Inputs& in, const LayerRun& run) {
   });
   for_tiles(kT, run.tile_tokens, [&](int64_t begin, int64_t count) {
     KeptAfterAttention kept = kept_rows(begin, count);
-    const at::Tensor rows = d.narrow(0, begin, count);  // dx overwrites dy, as in a step
+    const at::Tensor rows = d.narrow(0, begin, count);
     arithmetic->after_attention_backward(layer, gradients, x.narrow(0, begin, count), begin,
                                          o.narrow(0, begin, count), {}, rows, run.kept ? &kept : nullptr,
-                                         rows, d_o.narrow(0, begin, count));
+                                         d_o.narrow(0, begin, count));
     arithmetic->before_attention_backward(layer, gradients, x.narrow(0, begin, count), begin,
                                           dqkv.narrow(0, begin, count), {}, rows);
   });

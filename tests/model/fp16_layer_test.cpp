@@ -143,10 +143,10 @@ Results layer_in_fp16(const Weights& all, const Inputs& in, const RotaryTable& t
   const LayerTensors layer{bind_weights(values, unit), table, config.heads()};
   UnitGradients gradients(sums, unit, SumState::undefined);
   const at::Tensor qkv = at::empty({kT, kN, kD}, at::kHalf), y = at::empty({kT, kM}, at::kHalf);
-  const at::Tensor dx = at::empty({kT, kM}, at::kHalf), d_o = at::empty({kT, kH * kD}, at::kHalf);
+  const at::Tensor dx = in.dy.clone(), d_o = at::empty({kT, kH * kD}, at::kHalf);
   arithmetic->before_attention_forward(layer, in.x, 0, qkv, {});
   arithmetic->after_attention_forward(layer, in.x, 0, in.o, {}, y, nullptr);
-  arithmetic->after_attention_backward(layer, gradients, in.x, 0, in.o, {}, in.dy, nullptr, dx, d_o);
+  arithmetic->after_attention_backward(layer, gradients, in.x, 0, in.o, {}, dx, nullptr, d_o);
   arithmetic->before_attention_backward(layer, gradients, in.x, 0, in.dqkv.clone(), {}, dx);
   return {{"qkv", qkv},
           {"y", y},

@@ -88,6 +88,13 @@ TEST(StepWork, each_layer_that_keeps_a_part_saves_the_products_that_make_it) {
     }
 }
 
+TEST(StepWork, a_decoder_copies_y_and_its_gradient_only_where_tiles_have_another_dtype) {
+  PlannedStep step = small_step(2048, Recompute::none);
+  const double copies = amount_of(step, WorkKind::copy);
+  step.inputs.storage_bytes = 2;
+  EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::copy), copies + 4 * 3 * 2048 * 256.0);  // y; dy and d(x)
+}
+
 // layer_runner.h's table; with head chunks q, k and v travel with attention, forward and backward.
 TEST(StepWork, exchanges_are_those_of_the_engine) {
   const auto sent = [](const KeptLayers& kept, int chunks) {

@@ -200,11 +200,11 @@ at::Tensor LayerRunner::backward(int64_t layer, const UnitWeights& weights, Unit
   at::Tensor do_BsHD = at::empty_like(output.o_BsHD);
   in_tiles(tokens, [&](int64_t begin, int64_t count) {
     KeptAfterAttention kept{undefined_or_rows(x1, begin, count), undefined_or_rows(gate_up, begin, count)};
-    const at::Tensor rows = dy.narrow(0, begin, count);
-    layer_->after_attention_backward(
-        tensors, gradients, x.narrow(0, begin, count), begin,
-        by_tokens(output.o_BsHD).narrow(0, begin, count), undefined_or_rows(gate, begin, count), rows,
-        x1.defined() ? &kept : nullptr, rows, by_tokens(do_BsHD).narrow(0, begin, count));
+    layer_->after_attention_backward(tensors, gradients, x.narrow(0, begin, count), begin,
+                                     by_tokens(output.o_BsHD).narrow(0, begin, count),
+                                     undefined_or_rows(gate, begin, count), dy.narrow(0, begin, count),
+                                     x1.defined() ? &kept : nullptr,
+                                     by_tokens(do_BsHD).narrow(0, begin, count));
   });
   x1 = gate_up = at::Tensor();
   const at::Tensor dqkv =

@@ -64,7 +64,6 @@ ModelSizes model_sizes(const ModelConfig& config, const ModelLayout& layout) {
                    .caps_logits = config.logit_cap > 0,
                    .caps_scores = config.score_cap > 0,
                    .post_norms = config.post_norms,
-                   .layers_have_scales = config.layers_have_scales,
                    .rotary_tables = !config.rotates      ? 0
                                     : config.window_rope ? 2
                                                          : 1,

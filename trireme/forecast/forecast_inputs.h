@@ -52,12 +52,11 @@ struct ModelSizes {
   int64_t layer_input_width = 0;  // P of what layers are told beside x; 0: nothing
   int64_t vocab = 0;              // V
   bool qk_norm = false;
-  bool v_norm = false;              // ModelConfig::v_norm
-  bool caps_logits = false;         // ModelConfig::logit_cap
-  bool caps_scores = false;         // ModelConfig::score_cap
-  bool post_norms = false;          // ModelConfig::post_norms
-  bool layers_have_scales = false;  // ModelConfig's
-  int rotary_tables = 1;            // of cosines and sines; 0: nothing is rotated
+  bool v_norm = false;       // ModelConfig::v_norm
+  bool caps_logits = false;  // ModelConfig::logit_cap
+  bool caps_scores = false;  // ModelConfig::score_cap
+  bool post_norms = false;   // ModelConfig::post_norms
+  int rotary_tables = 1;     // of cosines and sines; 0: nothing is rotated
   // Longer samples have a factor for each token's queries (QueryScaling).
   int64_t most_unscaled_tokens = std::numeric_limits<int64_t>::max();
   std::vector<int64_t> layer_windows =

@@ -74,6 +74,8 @@ struct TileSizes {
   int64_t head_norm_sums(int64_t head_dim) const {
     return token_kernels ? kMostRotaryPartialRows * 2 * head_dim * kFloat_bytes : 0;
   }
+  // After attention forward: where y has another dtype than the tile, x1 is not made in its place.
+  int64_t x1_apart() const { return T * m * convert; }
   // Inside an RMS norm's backward.
   int64_t rms_backward(int64_t tokens) const { return blocks(6, m, tokens, m) + norm_sums(tokens, 1); }
 
@@ -134,11 +136,11 @@ int64_t gated_output_backward_bytes(const TileSizes& s) {
          s.norm_sums(s.norm_rows, 1, s.norm_width);
 }
 
-// d(normed), d(x1), with a norm of a also d(a): in the norm's backward and the out projection's.
+// d(normed), with a norm of a also d(a): in the norm's backward and the out projection's. d(x1) is where dy was.
 int64_t after_mlp_backward(const TileSizes& s, int64_t post) {
   const int64_t back = s.T * s.q * s.o_copy + s.inner(1);  // of o, or of it before it was gated
   const int64_t out = std::max({s.gradient(s.m, s.q), back, gated_output_backward_bytes(s)});
-  return 2 * s.T * s.m * s.t + post + std::max(out, s.rms_backward(s.T));
+  return s.T * s.m * s.t + post + std::max(out, s.rms_backward(s.T));
 }
 
 int64_t decoder_head(const TileSizes& s) {
@@ -235,14 +237,14 @@ void add_expert_mlp(const ModelSizes& model, const TileSizes& s, TileBytes& byte
   const ExpertBytes experts(model, s);
   const SharedBytes shared(model, s);
   const bool shares = model.shared_intermediate > 0;
-  const int64_t Tm = experts.Tm;
+  const int64_t Tm = experts.Tm, x1_apart = s.x1_apart();
   const auto forward = [&](int64_t made, int64_t shared_made) {  // with logits
     // x1 widened on a CPU, and x1 + sum.
     const int64_t added = s.on_host && s.t != kFloat_bytes ? s.T * s.m * 3 * kFloat_bytes : 0;
-    return std::max({s.T * s.q * s.o_copy + s.T * s.m * (s.convert + s.t) + s.inner(1),  // o, x
-                     gated_output_bytes(s), 2 * Tm + s.blocks(2, s.m),
-                     2 * Tm + (shares ? shared_made + shared.forward_of_act : 0), Tm + experts.forward(made),
-                     Tm + experts.routing + experts.rows + added});
+    return std::max({x1_apart + s.T * s.q * s.o_copy + s.inner(1), gated_output_bytes(s),
+                     x1_apart + Tm + s.blocks(2, s.m),
+                     x1_apart + Tm + (shares ? shared_made + shared.forward_of_act : 0),
+                     x1_apart + experts.forward(made), x1_apart + experts.routing + experts.rows + added});
   };
   bytes.output_forward = forward(experts.gate_up + experts.logits, shared.gate_up);
   bytes.output_forward_kept = forward(0, 0);
@@ -263,24 +265,25 @@ void add_experts_beside_mlp(const ModelSizes& model, const TileSizes& s, TileByt
   const ExpertBytes experts(model, s);
   const SharedBytes mlp(model, s);
   const int64_t Tm = experts.Tm;
+  const int64_t x1_apart = s.x1_apart();
   const auto forward = [&](int64_t mlp_made, int64_t experts_made) {
-    const int64_t o_x_a = s.T * s.q * s.o_copy + s.T * s.m * (s.convert + s.t) + Tm + s.inner(1);
+    const int64_t a = experts_made > 0 ? Tm : 0;
+    const int64_t o_x_a = s.T * s.q * s.o_copy + s.T * s.m * (s.convert + s.t) + a + s.inner(1);
     // Beside x1: normed; b; norms; the sum with the inputs of router and experts, with these, with e in fp32 and
     // rounded.
-    return std::max(o_x_a,
-                    Tm + std::max({Tm + mlp_made + mlp.forward_of_act, mlp.act + Tm + s.inner(1),
-                                   2 * Tm + std::max(Tm, s.blocks(2, s.m)), 3 * Tm + experts_made,
-                                   Tm + experts.forward(experts_made), 2 * Tm + s.T * s.m * kFloat_bytes}));
+    return std::max(
+        o_x_a, x1_apart + std::max({Tm + mlp_made + mlp.forward_of_act, mlp.act + Tm + s.inner(1),
+                                    2 * Tm + std::max(Tm, s.blocks(2, s.m)), 3 * Tm + experts_made,
+                                    Tm + experts.forward(experts_made), 2 * Tm + s.T * s.m * kFloat_bytes}));
   };
-  const int64_t with_input = Tm + layer_input_forward(s);
+  const int64_t with_input = x1_apart + layer_input_forward(s);
   bytes.output_forward = std::max(forward(mlp.gate_up, experts.gate_up + experts.logits), with_input);
   bytes.output_forward_kept = std::max(forward(0, 0), with_input);
 
   // What is made again takes less than its backward.
   const auto backward = [&](int64_t x1, int64_t made_again) {
     // o, dy; a or, where that is kept, x1
-    const int64_t scaled = s.convert == 0 ? Tm : 0;
-    const int64_t before = s.T * s.q * s.o_copy + s.T * s.m * s.convert + x1 + Tm + scaled;
+    const int64_t before = s.T * s.q * s.o_copy + s.T * s.m * s.convert + x1 + Tm;
     // What an input was added to goes before the MLP's backward.
     const int64_t added_to = s.p > 0 && made_again > 0 ? Tm : 0;
     const int64_t held = before + Tm + made_again - added_to;  // normed
@@ -354,22 +357,25 @@ TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
     return bytes;
   }
   const int64_t post = inputs.model.post_norms ? T * m * t : 0;  // a, or another of hidden width
+  const int64_t x1_apart = s.x1_apart();
   const auto forward = [&](int64_t gate_up) {
-    return std::max({T * q * s.o_copy + T * m * (s.convert + t) + post + s.inner(1), gated_output_bytes(s),
-                     2 * T * m * t + s.blocks(2, m), T * (2 * m + gate_up + i) * t + s.blocks(2, i)});
+    // With a norm of a: that, x widened, and a where it is not kept.
+    const int64_t normed_a = post + (gate_up > 0 ? post : 0);
+    return std::max({x1_apart + T * q * s.o_copy + normed_a + s.inner(1), gated_output_bytes(s),
+                     x1_apart + post + T * m * t + s.blocks(2, m),
+                     x1_apart + T * (m + gate_up + i) * t + s.blocks(2, i)});
   };
-  const int64_t with_input = T * m * t + layer_input_forward(s);
+  const int64_t with_input = x1_apart + layer_input_forward(s);
   bytes.output_forward = std::max(forward(2 * i), with_input);
   bytes.output_forward_kept = std::max(forward(0), with_input);
   const auto backward = [&](int64_t x1, int64_t gate_up) {
     const int64_t held =
-        T * q * s.o_copy + T * m * s.convert + x1 + post;  // o, dy; a or, where that is kept, x1
-    const int64_t scaled = inputs.model.layers_have_scales && s.convert == 0 ? T * m * t : 0;  // dy
-    const int64_t mlp = held + scaled + gate_up + T * (m + 2 * i) * t + post;  // normed, dact, act; db
+        T * q * s.o_copy + T * m * s.convert + x1 + post;             // o, dy; a or, where that is kept, x1
+    const int64_t mlp = held + gate_up + T * (m + 2 * i) * t + post;  // normed, dact, act; db
     // The MLP's buffer goes as a whole, b in it; y as it was lies behind it.
     const int64_t made_again = gate_up > 0 ? gate_up + post : 0;
     const int64_t of_input =
-        s.p > 0 ? held + scaled + made_again + (gate_up > 0 ? T * m * t : 0) + layer_input_backward(s) : 0;
+        s.p > 0 ? held + made_again + (gate_up > 0 ? T * m * t : 0) + layer_input_backward(s) : 0;
     const int64_t b = s.p > 0 && gate_up > 0 ? post : 0;
     return std::max(
         {mlp + b +

@@ -62,13 +62,12 @@ class Layer {
   virtual void after_attention_forward(const LayerTensors& layer, const at::Tensor& x_TM, int64_t first_row,
                                        const at::Tensor& o_TA, const at::Tensor& gate_TA,
                                        const at::Tensor& y_TM, KeptAfterAttention* kept) const = 0;
-  // dy [T, M] -> dx [T, M] (which may be dy) and do [T, A] (both written), d(gate) over the gate, and added
-  // to the gradients. `kept` null: made again from x and o.
+  // d(y) [T, M] becomes d(x), do [T, A] is written, d(gate) over the gate, and added to the gradients. `kept`
+  // null: made again from x and o.
   virtual void after_attention_backward(const LayerTensors& layer, UnitGradients& gradients,
                                         const at::Tensor& x_TM, int64_t first_row, const at::Tensor& o_TA,
-                                        const at::Tensor& gate_TA, const at::Tensor& dy_TM,
-                                        KeptAfterAttention* kept, const at::Tensor& dx_TM,
-                                        at::Tensor do_TA) const = 0;
+                                        const at::Tensor& gate_TA, const at::Tensor& d_TM,
+                                        KeptAfterAttention* kept, at::Tensor do_TA) const = 0;
 };
 
 }  // namespace trireme

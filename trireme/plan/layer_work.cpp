@@ -26,8 +26,9 @@ class LayerWork {
     post_norm();
     layer_input();
     if (model_.has_layer_inputs()) count_.token_wise(WorkKind::norm, count_.hidden());
-    count_.token_wise(WorkKind::copy, count_.hidden());
-    if (keeps[kX1]) count_.token_wise(WorkKind::copy, count_.hidden());
+    if (!sums_in_place()) count_.token_wise(WorkKind::copy, count_.hidden());  // y
+    // x1 to where the MLP is added to it. A norm's input is made where it is kept.
+    if (keeps[kX1] && !model_.post_norms) count_.token_wise(WorkKind::copy, count_.hidden());
     // A decoder makes what it keeps in its place, but for the input of a norm behind the MLP.
     const int64_t copied = model_.tiles != TileFormula::decoder ? model_.mlp_kept_width
                            : model_.experts_beside_mlp          ? 2 * model_.hidden
@@ -77,7 +78,7 @@ class LayerWork {
         count_.token_wise(WorkKind::copy,
                           static_cast<double>(model_.shared_intermediate) + 2 * count_.hidden());
     }
-    count_.token_wise(WorkKind::copy, 2 * count_.hidden());  // dy, and d(x)
+    if (!sums_in_place()) count_.token_wise(WorkKind::copy, 2 * count_.hidden());  // dy, and d(x)
     count_.token_wise(WorkKind::norm_backward, count_.hidden());
     product_backward(kind_.products.out);
     attention_.backward(slots);
@@ -95,6 +96,10 @@ class LayerWork {
   }
 
  private:
+  // A decoder adds to y, and to d(y), where they lie, if tiles have their dtype.
+  bool sums_in_place() const {
+    return model_.tiles == TileFormula::decoder && in_.storage_bytes == in_.tile_bytes;
+  }
   // Values of a token.
   double turned_width() const {
     return model_.rotary_tables > 0 && !kind_.delta_net ? kind_.query_width() + kind_.projected_key_width()

@@ -286,7 +286,7 @@ class EncoderLayer final : public Layer {
 
   void after_attention_backward(const LayerTensors& layer, UnitGradients& gradients, const at::Tensor& x_TM,
                                 int64_t, const at::Tensor& o_TA, const at::Tensor& /*gate_TA*/,
-                                const at::Tensor& dy_TM, KeptAfterAttention* kept, const at::Tensor& dx_TM,
+                                const at::Tensor& d_TM, KeptAfterAttention* kept,
                                 at::Tensor do_TA) const override {
     const UnitWeights& w = layer.weights;
     const auto dtype = w[kQkv].scalar_type();
@@ -302,8 +302,8 @@ class EncoderLayer final : public Layer {
       up = linear_forward(a, w[kUp], w[kUpBias]);
       x2 = residual_after_mlp(w, a.clone(), exact_gelu(up));
     }
-    at::Tensor dx2 = layer_norm_backward(dy_TM, x2, w[kOutputNorm], eps_, dtype,
-                                         gradients.to_add(kOutputNorm), gradients.to_add(kOutputNormBias));
+    at::Tensor dx2 = layer_norm_backward(d_TM, x2, w[kOutputNorm], eps_, dtype, gradients.to_add(kOutputNorm),
+                                         gradients.to_add(kOutputNormBias));
     x2 = at::Tensor();
     at::Tensor dup = product(dx2, w[kDown]);
     exact_gelu_backward(dup, up);  // dup was d(act); up is act from here on
@@ -317,7 +317,7 @@ class EncoderLayer final : public Layer {
                             gradients.to_add(kAttentionNormBias));
     gradients.add_linear(kOut, kOutBias, dx1, o);
     linear_backward_into(do_TA, dx1, w[kOut]);
-    dx_TM.copy_(dx1);
+    d_TM.copy_(dx1);
   }
 
  private:

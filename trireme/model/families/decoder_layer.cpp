@@ -13,7 +13,6 @@
 #include "trireme/model/families/decoder_layer.h"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -29,13 +28,6 @@
 
 namespace trireme::decoder {
 namespace {
-
-// x + o Wo', in the tile dtype.
-at::Tensor residual_after_attention(const UnitWeights& w, const at::Tensor& x_TM, const at::Tensor& o_tile) {
-  at::Tensor x1 = x_TM.to(o_tile.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
-  add_adapted_linear(x1, o_tile, w, kOut, kOutBias);
-  return x1;
-}
 
 std::unique_ptr<DecoderMlp> make_mlp(const ModelConfig& config) {
   if (config.experts_beside_mlp) return make_experts_beside_mlp(config);
@@ -116,37 +108,39 @@ class DecoderLayer final : public Layer {
                                KeptAfterAttention* kept) const override {
     const UnitWeights& w = layer.weights;
     const auto dtype = w[kQkv].scalar_type();
-    auto [a, x1] = first_residual(w, x_TM, gated_output(config_, layer, o_TA, gate_TA));
-    if (kept != nullptr) kept->x1.copy_(a.defined() ? a : x1);
-    a = at::Tensor();
+    // Where y has the tile dtype, x1 is made there and added to.
+    at::Tensor y = first_residual(w, x_TM, gated_output(config_, layer, o_TA, gate_TA),
+                                  kept != nullptr ? kept->x1 : at::Tensor(),
+                                  y_TM.scalar_type() == dtype ? y_TM : at::Tensor());
     const KeptParts mlp = kept != nullptr ? mlp_parts(kept->mlp) : KeptParts{};
-    mlp_->forward(w, norm(config_, x1, w[kMlpNorm], dtype), mlp.first, x1);
+    mlp_->forward(w, norm(config_, y, w[kMlpNorm], dtype), mlp.first, y);
     if (w[kInputGate].defined()) {
-      if (kept != nullptr) mlp.last.copy_(x1);
-      add_layer_input(config_, w, layer.input_RP.narrow(0, first_row, x_TM.size(0)), x1);
+      if (kept != nullptr) mlp.last.copy_(y);
+      add_layer_input(config_, w, layer.input_RP.narrow(0, first_row, x_TM.size(0)), y);
     }
-    if (w[kLayerScale].defined()) x1.mul_(w[kLayerScale]);
-    y_TM.copy_(x1);
+    if (w[kLayerScale].defined()) y.mul_(w[kLayerScale]);
+    y_TM.copy_(y);  // nothing where they are one tensor
   }
 
   void after_attention_backward(const LayerTensors& layer, UnitGradients& gradients, const at::Tensor& x_TM,
                                 int64_t first_row, const at::Tensor& o_TA, const at::Tensor& gate_TA,
-                                const at::Tensor& dy_TM, KeptAfterAttention* kept, const at::Tensor& dx_TM,
+                                const at::Tensor& d_TM, KeptAfterAttention* kept,
                                 at::Tensor do_TA) const override {
     const UnitWeights& w = layer.weights;
     const auto dtype = w[kQkv].scalar_type();
     const bool post_norms = w[kAttentionOutNorm].defined();
-    const bool scaled = w[kLayerScale].defined();
     at::Tensor o = gated_output(config_, layer, o_TA, gate_TA);
-    at::Tensor dy = dy_TM.to(dtype, /*non_blocking=*/false, /*copy=*/scaled);
-    if (scaled) dy.mul_(w[kLayerScale]);
+    at::Tensor dy = d_TM.to(dtype);  // d_TM itself where that has the tile dtype
+    if (w[kLayerScale].defined()) dy.mul_(w[kLayerScale]);
     at::Tensor a, x1;
-    if (kept == nullptr)
-      std::tie(a, x1) = first_residual(w, x_TM, o);
-    else if (post_norms)
-      x1 = add_normed(w, x_TM, a = kept->x1);
-    else
+    if (kept == nullptr) {
+      if (post_norms) a = at::empty(x_TM.sizes(), o.options());
+      x1 = first_residual(w, x_TM, o, a, {});
+    } else if (post_norms) {
+      x1 = add_normed(w, x_TM, a = kept->x1, {});
+    } else {
       x1 = kept->x1;
+    }
     KeptParts mlp = kept != nullptr ? mlp_parts(kept->mlp) : KeptParts{};
     if (w[kInputGate].defined()) {
       if (kept == nullptr) mlp = mlp_again(layer, x1);
@@ -155,7 +149,7 @@ class DecoderLayer final : public Layer {
     }
     auto [dnormed, dx1_beside] = mlp_->backward(w, gradients, x1, norm(config_, x1, w[kMlpNorm], dtype), dy,
                                                 std::exchange(mlp.first, {}));
-    at::Tensor dx1 = scaled ? dy : dy.clone();
+    at::Tensor dx1 = std::move(dy);
     if (dx1_beside.defined()) dx1.add_(std::exchange(dx1_beside, {}));
     norm_backward(config_, dnormed, x1, w[kMlpNorm], dx1, gradients.to_add(kMlpNorm));
     at::Tensor da = dx1;
@@ -171,7 +165,7 @@ class DecoderLayer final : public Layer {
     } else {
       adapted_linear_backward_into(do_TA, da, w, kOut);
     }
-    dx_TM.copy_(dx1);
+    d_TM.copy_(dx1);
   }
 
  private:
@@ -257,16 +251,29 @@ class DecoderLayer final : public Layer {
     }
   }
 
-  // a, where there is a norm of it, and x1: both in the tile dtype.
-  std::pair<at::Tensor, at::Tensor> first_residual(const UnitWeights& w, const at::Tensor& x_TM,
-                                                   const at::Tensor& o_tile) const {
-    if (!w[kAttentionOutNorm].defined()) return {{}, residual_after_attention(w, x_TM, o_tile)};
-    const at::Tensor a = adapted_linear(o_tile, w, kOut, kOutBias);
-    return {a, add_normed(w, x_TM, a)};
+  // x1 in the tile dtype: in `into` where defined. `kept` is filled where defined: with a, where there is a norm
+  // of it, else with x1.
+  at::Tensor first_residual(const UnitWeights& w, const at::Tensor& x_TM, const at::Tensor& o_tile,
+                            const at::Tensor& kept_TM, const at::Tensor& into_TM) const {
+    const auto or_made = [&](const at::Tensor& given) {
+      return given.defined() ? given : at::empty(x_TM.sizes(), o_tile.options());
+    };
+    if (w[kAttentionOutNorm].defined()) {
+      at::Tensor a = or_made(kept_TM);
+      adapted_linear_into(a, o_tile, w, kOut, kOutBias);
+      return add_normed(w, x_TM, a, into_TM);
+    }
+    at::Tensor x1 = or_made(into_TM);
+    const at::Tensor& sum = kept_TM.defined() ? kept_TM : x1;
+    sum.copy_(x_TM);
+    add_adapted_linear(sum, o_tile, w, kOut, kOutBias);
+    return x1.copy_(sum);  // nothing where they are one tensor
   }
-  // x + norm(a)
-  at::Tensor add_normed(const UnitWeights& w, const at::Tensor& x_TM, const at::Tensor& a_TM) const {
-    return norm(config_, a_TM, w[kAttentionOutNorm], a_TM.scalar_type()).add_(x_TM);
+  // x + norm(a), in `into` where defined.
+  at::Tensor add_normed(const UnitWeights& w, const at::Tensor& x_TM, const at::Tensor& a_TM,
+                        at::Tensor into_TM) const {
+    at::Tensor normed = norm(config_, a_TM, w[kAttentionOutNorm], a_TM.scalar_type());
+    return into_TM.defined() ? at::add_out(into_TM, normed, x_TM) : normed.add_(x_TM);
   }
 
   RotaryHeads rotary_heads(const LayerTensors& layer, int64_t first_row) const {
