@@ -50,6 +50,20 @@ TEST_P(CudaTokenOps, norms_equal_fp64) {
   }
 }
 
+TEST_P(CudaTokenOps, norms_that_add_1_give_the_bits_of_fp32_weights_with_1_in_them) {
+  for (const Size& size : kSizes) {
+    SCOPED_TRACE(::testing::Message() << size.rows << " x " << size.width);
+    const at::Tensor x = random({size.rows, size.width}), dy = random({size.rows, size.width}),
+                     w = random({size.width}), added = w.to(at::kFloat) + 1;
+    EXPECT_TRUE(
+        at::equal(*gpu::rms_norm(x, w, 1e-5, GetParam(), true), *gpu::rms_norm(x, added, 1e-5, GetParam())));
+    at::Tensor dx = at::zeros_like(x), dx2 = dx.clone(), dw = at::zeros_like(added), dw2 = dw.clone();
+    EXPECT_TRUE(gpu::rms_norm_backward(dy, x, w, 1e-5, dx, dw, true));
+    EXPECT_TRUE(gpu::rms_norm_backward(dy, x, added, 1e-5, dx2, dw2));
+    EXPECT_TRUE(at::equal(dx, dx2) && at::equal(dw, dw2));
+  }
+}
+
 TEST_P(CudaTokenOps, norms_backward_equal_fp64_add_and_repeat_their_bits) {
   for (const Size& size : kSizes) {
     SCOPED_TRACE(::testing::Message() << size.rows << " x " << size.width << " + " << size.gap);

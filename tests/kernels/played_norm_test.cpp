@@ -17,6 +17,7 @@ struct Case {
   NormKind kind = NormKind::rms;
   int64_t rows = 5, width = 40, stride = 40, offset = 0;
   int multiprocessors = 1;
+  bool adds_one = false;
 };
 
 // Chunks of 8 values, 256 threads of one, 512 of two, and beyond.
@@ -34,6 +35,9 @@ const std::vector<Case> kCases = {
     {.rows = 2, .width = 8192, .stride = 8192},
     {.rows = 5, .width = 8200, .stride = 8200, .multiprocessors = 2},
     {.rows = 2, .width = 8203, .stride = 8204},
+    {.width = 40, .adds_one = true},
+    {.rows = 2, .width = 2056, .stride = 2056, .adds_one = true},
+    {.rows = 2, .width = 8200, .stride = 8200, .adds_one = true},
 };
 
 constexpr float kEps = 1e-5F;
@@ -48,8 +52,16 @@ NormKernel norm_of(const Case& c, const Rows<T>& x, const Rows<W>& weight, const
           .weight = weight.data(),
           .bias = c.kind == NormKind::layer ? bias.data() : nullptr,
           .weight_number = played::number_of<W>(),
+          .adds_one = c.adds_one,
           .eps = kEps,
           .multiprocessors = c.multiprocessors};
+}
+
+template <typename W>
+std::vector<double> factors_of(const Case& c, const Rows<W>& weight) {
+  std::vector<double> factors = weight.values();
+  for (double& factor : factors) factor += c.adds_one ? 1 : 0;
+  return factors;
 }
 
 // One row in fp64.
@@ -75,7 +87,7 @@ void forward_equals_fp64(Case c) {
              bias = Rows<W>::random(gpu, 1, c.width, 0, 0, 3);
   const Rows<T> y(gpu, c.rows, c.width, c.width);
   launch_norm(norm_of(c, x, weight, bias), y.rows(), nullptr);
-  const auto from = x.values(), w = weight.values(), b = bias.values();
+  const auto from = x.values(), w = factors_of(c, weight), b = bias.values();
   std::vector<double> expected;
   for (int64_t row = 0; row < c.rows; ++row) {
     const RowOracle oracle(from.data() + row * c.width, c.width, c.kind);
@@ -105,7 +117,7 @@ void backward_equals_fp64(const Case& c) {
                                         c.width * (layer ? 2 : 1));
   launch_norm_backward(norm, dy.rows(), dx.rows(), partial.data(), dweight.data(), dbias.data(), nullptr);
 
-  const auto from = x.values(), d = dy.values(), w = weight.values();
+  const auto from = x.values(), d = dy.values(), w = factors_of(c, weight);
   const auto M = static_cast<double>(c.width);
   for (int64_t row = 0; row < c.rows; ++row) {
     const RowOracle oracle(from.data() + row * c.width, c.width, c.kind);
@@ -133,9 +145,9 @@ void for_cases(const F& body) {
   for (Case c : kCases)
     for (const NormKind kind : {NormKind::rms, NormKind::layer}) {
       c.kind = kind;
-      SCOPED_TRACE(::testing::Message()
-                   << (kind == NormKind::rms ? "RMS norm of " : "LayerNorm of ") << c.rows << " rows of "
-                   << c.width << ", stride " << c.stride << ", offset " << c.offset);
+      SCOPED_TRACE(::testing::Message() << (kind == NormKind::rms ? "RMS norm of " : "LayerNorm of ")
+                                        << c.rows << " rows of " << c.width << ", stride " << c.stride
+                                        << ", offset " << c.offset << (c.adds_one ? ", 1 added" : ""));
       body(c);
     }
 }
@@ -158,6 +170,36 @@ TEST(PlayedNorm, backward_equals_fp64_and_adds) {
     if (!wide || !odd) backward_equals_fp64<Bf16, Bf16>(c);
     if (!wide) backward_equals_fp64<Fp16, float>(c);
   });
+}
+
+// Of weights in bf16.
+TEST(PlayedNorm, adding_1_gives_the_bits_of_fp32_weights_with_1_in_them) {
+  for (const int64_t width : {40, 2056, 8200}) {
+    SCOPED_TRACE(width);
+    Case c{.rows = 3, .width = width, .stride = width};
+    Gpu gpu;
+    const auto x = Rows<Bf16>::random(gpu, c.rows, width, width, 0, 1),
+               dy = Rows<Bf16>::random(gpu, c.rows, width, width, 0, 2);
+    const auto weight = Rows<Bf16>::random(gpu, 1, width, 0, 0, 3);
+    std::vector<float> added;
+    for (const double w : weight.values()) added.push_back(static_cast<float>(w) + 1);
+    const auto added_weight = gpu.array(added);
+    const auto run = [&](const NormKernel& norm) {
+      const Rows<Bf16> y(gpu, c.rows, width, width);
+      const auto dx = Rows<Bf16>::random(gpu, c.rows, width, width, 0, 4);
+      const auto dweight = Rows<float>::random(gpu, 1, width, 0, 0, 5);
+      const auto partial =
+          gpu.array<float>(norm_backward_blocks(norm.rows, norm.width, norm.multiprocessors) * width);
+      launch_norm(norm, y.rows(), nullptr);
+      launch_norm_backward(norm, dy.rows(), dx.rows(), partial.data(), dweight.data(), nullptr, nullptr);
+      return std::vector{y.values(), dx.values(), dweight.values()};
+    };
+    NormKernel given = norm_of(c, x, weight, weight);
+    given.weight = added_weight.data();
+    given.weight_number = GpuNumber::fp32;
+    c.adds_one = true;
+    EXPECT_EQ(run(norm_of(c, x, weight, weight)), run(given));
+  }
 }
 
 // Rows of a large mean: what is left of x^2 - mean^2 would be rounding.

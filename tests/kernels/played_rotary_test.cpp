@@ -200,6 +200,40 @@ TEST(PlayedRotary, backward_equals_fp64_in_place_too) {
   });
 }
 
+// Of weights in bf16.
+TEST(PlayedRotary, adding_1_to_norms_gives_the_bits_of_fp32_weights_with_1_in_them) {
+  const Case c{.head_dim = 96, .tokens = 10, .turning_pairs = 24};
+  Gpu gpu;
+  const Tables<Bf16> tables(gpu, c);
+  const int64_t D = c.head_dim, width = kHeads * D, rotated = (kQueries + kKeys) * D;
+  const auto x = Rows<Bf16>::random(gpu, c.tokens, width, width, 0, 1),
+             before = Rows<Bf16>::random(gpu, c.tokens, rotated, rotated, 0, 2);
+  const auto added = [&](const Rows<Bf16>& norm) {
+    std::vector<float> values;
+    for (const double w : norm.values()) values.push_back(static_cast<float>(w) + 1);
+    return gpu.array(values);
+  };
+  const auto q_norm = added(tables.q_norm), k_norm = added(tables.k_norm);
+  const auto run = [&](bool adds_one) {
+    const Rows<Bf16> y(gpu, c.tokens, width, width), dx(gpu, c.tokens, width, width);
+    const auto dq = Rows<float>::random(gpu, 1, D, 0, 0, 3), dk = Rows<float>::random(gpu, 1, D, 0, 0, 4);
+    RotaryKernel rotary = rotary_of(c, Norms::given, tables, x, y);
+    rotary.norms_add_one = adds_one;
+    if (!adds_one) {
+      rotary.q_norm = q_norm.data();
+      rotary.k_norm = k_norm.data();
+      rotary.norm_number = GpuNumber::fp32;
+    }
+    launch_rotary(rotary, nullptr);
+    rotary.to = dx.rows();
+    rotary.before = before.rows();
+    const auto partial = gpu.array<float>(rotary_partial_rows(rotary) * 2 * D);
+    launch_rotary_backward(rotary, partial.data(), dq.data(), dk.data(), nullptr);
+    return std::vector{y.values(), dx.values(), dq.values(), dk.values()};
+  };
+  EXPECT_EQ(run(true), run(false));
+}
+
 // Of bf16 heads: one read and one write of the rotated ones, the table once; in place none of the others and,
 // without norms, none of what stays.
 TEST(PlayedRotary, reads_and_writes_no_more_than_the_fused_ideal_in_accesses_of_16_bytes) {

@@ -101,6 +101,50 @@ TEST(TokenOps, fused_rotary_equals_atens_both_ways_with_and_without_norms) {
         }
 }
 
+struct RotaryCode {
+  const char* name;
+  decltype(&rotate_heads) forward;
+  decltype(&rotate_heads_backward) backward;
+};
+constexpr std::array<RotaryCode, 2> kRotaryCodes = {{
+    {"loops", &rotate_heads, &rotate_heads_backward},
+    {"ATen", &aten::rotate_heads, &aten::rotate_heads_backward},
+}};
+
+// As the layers of Gemma multiply; of loops and of ATen.
+TEST(TokenOps, norms_that_add_1_give_the_bits_of_fp32_weights_with_1_in_them) {
+  constexpr double kEps = 1e-5;
+  const at::Tensor x = random({7, 48}, at::kBFloat16, 1), dy = random({7, 48}, at::kBFloat16, 2),
+                   w = random({48}, at::kBFloat16, 3), added = w.to(at::kFloat) + 1;
+  for (const auto& [forward, backward] :
+       {std::pair(&rms_norm, &rms_norm_backward), std::pair(&aten::rms_norm, &aten::rms_norm_backward)}) {
+    EXPECT_TRUE(
+        at::equal(forward(x, w, kEps, at::kBFloat16, true), forward(x, added, kEps, at::kBFloat16, false)));
+    at::Tensor dx = random({7, 48}, at::kFloat, 4), dw = at::zeros({48}), dx2 = dx.clone(), dw2 = dw.clone();
+    backward(dy, x, w, kEps, dx, dw, true);
+    backward(dy, x, added, kEps, dx2, dw2, false);
+    EXPECT_TRUE(at::equal(dx, dx2) && at::equal(dw, dw2));
+  }
+  RotaryHeads rotary = rotary_heads(4, 2, 6, true);
+  RotaryHeads without = rotary;
+  rotary.norms_add_one = true;
+  for (at::Tensor RotaryHeads::*const norm : {&RotaryHeads::q_norm, &RotaryHeads::k_norm}) {
+    rotary.*norm = (rotary.*norm).to(at::kBFloat16);
+    without.*norm = (rotary.*norm).to(at::kFloat) + 1;
+  }
+  const at::Tensor heads = random({11, 8, 6}, at::kBFloat16, 11), before = random({11, 6, 6}, at::kFloat, 12);
+  for (const RotaryCode& code : kRotaryCodes) {
+    const auto run = [&](const RotaryHeads& given) {
+      const at::Tensor y = at::empty({11, 8, 6}), dx = at::empty({11, 8, 6});
+      at::Tensor dq = at::zeros({6}), dk = at::zeros({6});
+      code.forward(heads, given, y);
+      code.backward(heads, given, before, dx, dq, dk);
+      return at::cat({y.flatten(), dx.flatten(), dq, dk});
+    };
+    EXPECT_TRUE(at::equal(run(rotary), run(without))) << code.name;
+  }
+}
+
 std::vector<double> values(const at::Tensor& x) {
   const at::Tensor wide = x.to(at::kDouble).contiguous();
   return {wide.const_data_ptr<double>(), wide.const_data_ptr<double>() + wide.numel()};
@@ -131,16 +175,6 @@ Rotated rotated(const at::Tensor& from_TND, const RotaryHeads& rotary, const at:
     }
   return made;
 }
-
-struct RotaryCode {
-  const char* name;
-  decltype(&rotate_heads) forward;
-  decltype(&rotate_heads_backward) backward;
-};
-constexpr std::array<RotaryCode, 2> kRotaryCodes = {{
-    {"loops", &rotate_heads, &rotate_heads_backward},
-    {"ATen", &aten::rotate_heads, &aten::rotate_heads_backward},
-}};
 
 void rotation_equals_the_oracle(int64_t D, int64_t r, bool norms, at::ScalarType in, at::ScalarType out) {
   constexpr int64_t H = 2, K = 1, N = H + 2 * K, T = 6;

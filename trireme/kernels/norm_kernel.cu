@@ -19,6 +19,7 @@ struct NormArguments {
   GpuRows x, y, dy, dx;
   const void *weight, *bias;
   GpuNumber weight_number;
+  bool adds_one;
   float eps;
   bool aligned, aligned_vectors;  // rows of x, y, dy, dx; weight and bias
   float* partial;                 // of the backward
@@ -49,6 +50,10 @@ struct Columns {
     for (int c = 0; c < chunks; ++c)
       load_numbers(at[c], from, norm.weight_number, begin(c), norm.width - begin(c), norm.aligned_vectors);
   }
+  __device__ void load_weight(const NormArguments& norm) {
+    load_vector(norm.weight, norm);
+    if (norm.adds_one) each([](float& value, int, int) { value += 1; });
+  }
   // f(value, chunk, place) for each.
   template <typename F>
   __device__ void each(const F& f) {
@@ -74,7 +79,7 @@ __global__ void __launch_bounds__(Spread::kThreads) norm_forward(NormArguments n
   __shared__ BlockSums scratch;
   int turn = 0;
   Columns<Spread::kChunks> weight, bias;
-  weight.load_vector(norm.weight, norm);
+  weight.load_weight(norm);
   if constexpr (kind == NormKind::layer) bias.load_vector(norm.bias, norm);
   for (int64_t row = blockIdx.x; row < norm.rows; row += gridDim.x) {
     Columns<Spread::kChunks> x;
@@ -101,7 +106,7 @@ __global__ void __launch_bounds__(Spread::kThreads) norm_backward(NormArguments 
   Columns<Spread::kChunks> weight, dweight, dbias;
   const int64_t columns = kLayer ? 2 * norm.width : norm.width;
   const GpuRows dweights{norm.partial, columns}, dbiases{norm.partial + norm.width, columns};
-  weight.load_vector(norm.weight, norm);
+  weight.load_weight(norm);
   dweight.each([](float& sum, int, int) { sum = 0; });
   dbias.each([](float& sum, int, int) { sum = 0; });
   const float width = static_cast<float>(norm.width);
@@ -161,6 +166,11 @@ __device__ inline void load_wide_vector(float (&to)[kChunk], const void* from, i
                                         const NormArguments& norm) {
   load_numbers(to, from, norm.weight_number, begin, norm.width - begin, norm.aligned_vectors);
 }
+__device__ inline void load_wide_weight(float (&to)[kChunk], int64_t begin, const NormArguments& norm) {
+  load_wide_vector(to, norm.weight, begin, norm);
+  if (norm.adds_one)
+    for (int i = 0; i < kChunk; ++i) to[i] += 1;
+}
 
 // The row's mean, of a LayerNorm.
 template <typename T, NormKind kind>
@@ -191,7 +201,7 @@ __global__ void __launch_bounds__(kWideNormThreads) wide_norm_forward(NormArgume
     const float r = inverse_root(squares[0] / static_cast<float>(norm.width) + norm.eps);
     each_chunk(norm, [&](int64_t begin) {
       load_wide<T>(x, norm.x, row, begin, norm);
-      load_wide_vector(weight, norm.weight, begin, norm);
+      load_wide_weight(weight, begin, norm);
       if constexpr (kind == NormKind::layer) load_wide_vector(bias, norm.bias, begin, norm);
       for (int i = 0; i < kChunk; ++i) x[i] = (x[i] - mean) * r * weight[i] + bias[i];
       store_wide<T>(norm.y, row, begin, x, norm);
@@ -213,7 +223,7 @@ __global__ void __launch_bounds__(kWideNormThreads) wide_norm_backward(NormArgum
     each_chunk(norm, [&](int64_t begin) {
       load_wide<T>(x, norm.x, row, begin, norm);
       load_wide<T>(dy, norm.dy, row, begin, norm);
-      load_wide_vector(weight, norm.weight, begin, norm);
+      load_wide_weight(weight, begin, norm);
       for (int i = 0; i < kChunk; ++i) {
         if (begin + i >= norm.width) continue;
         sums[0] += (x[i] - mean) * (x[i] - mean);
@@ -227,7 +237,7 @@ __global__ void __launch_bounds__(kWideNormThreads) wide_norm_backward(NormArgum
     each_chunk(norm, [&](int64_t begin) {
       load_wide<T>(x, norm.x, row, begin, norm);
       load_wide<T>(dy, norm.dy, row, begin, norm);
-      load_wide_vector(weight, norm.weight, begin, norm);
+      load_wide_weight(weight, begin, norm);
       float sum[kChunk] = {}, dx[kChunk] = {};
       if (row != blockIdx.x) load_wide<float>(sum, dweights, blockIdx.x, begin, norm);
       if constexpr (!kLayer) load_wide<T>(dx, norm.dx, row, begin, norm);
@@ -313,6 +323,7 @@ NormArguments arguments_of(const NormKernel& norm) {
   arguments.weight = norm.weight;
   arguments.bias = norm.bias;
   arguments.weight_number = norm.weight_number;
+  arguments.adds_one = norm.adds_one;
   arguments.eps = norm.eps;
   const bool whole = norm.width % kChunk == 0;
   arguments.aligned = whole && aligned_chunks(norm.x, norm.number);

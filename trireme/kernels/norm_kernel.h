@@ -22,6 +22,7 @@ struct NormKernel {
   const void* weight = nullptr;  // [M]
   const void* bias = nullptr;    // [M], of a LayerNorm
   GpuNumber weight_number = GpuNumber::fp32;
+  bool adds_one = false;  // to the weight, in fp32 (Gemma)
   float eps = 0;
   int multiprocessors = 0;  // of the device
 };

@@ -67,6 +67,11 @@ __device__ inline void load_norm(Halves& weight, const void* norm, const LaneWor
   const GpuNumber number = arguments.rotary.norm_number;
   load_numbers(weight.a, norm, number, lane.a, lane.count, arguments.aligned_norms);
   load_numbers(weight.b, norm, number, lane.b, lane.count, arguments.aligned_norms);
+  if (!arguments.rotary.norms_add_one) return;
+  for (int i = 0; i < kChunk; ++i) {
+    weight.a[i] += 1;
+    weight.b[i] += 1;
+  }
 }
 
 enum class Turn { forward, back };

@@ -23,6 +23,7 @@ struct RotaryKernel {
   int64_t table_rows = 1, first_row = 0;            // token t has row (first_row + t) % table_rows
   const void *q_norm = nullptr, *k_norm = nullptr;  // [D], both or none
   GpuNumber norm_number = GpuNumber::fp32;
+  bool norms_add_one = false;  // NormKernel::adds_one
   float eps = 0;
   int multiprocessors = 0;  // of the device
 };

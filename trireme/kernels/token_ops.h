@@ -21,12 +21,19 @@ inline at::ScalarType compute_dtype(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// y = x * rsqrt(mean(x^2) + eps) * weight.   x [T, M] any float dtype, weight [M] -> y [T, M] of `out_dtype`.
-at::Tensor rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps, at::ScalarType out_dtype);
+// What an RMS norm multiplies by: the weight, or 1 + it (Gemma). The sum is fp32: 16 bits would round it, and
+// transformers does not.
+inline at::Tensor norm_factor(const at::Tensor& weight, bool adds_one) {
+  return adds_one && weight.defined() ? weight.to(compute_dtype(weight)).add(1) : weight;
+}
+
+// y = x * rsqrt(mean(x^2) + eps) * norm_factor.   x [T, M] any float dtype, weight [M] -> y [T, M] of `out_dtype`.
+at::Tensor rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps, at::ScalarType out_dtype,
+                    bool adds_one = false);
 
 // Adds the gradient to dx [T, M] (any float dtype, strided rows) and to dweight [M] fp32, from dy [T, M].
 void rms_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at::Tensor& weight, double eps,
-                       at::Tensor& dx_TM, at::Tensor& dweight);
+                       at::Tensor& dx_TM, at::Tensor& dweight, bool adds_one = false);
 
 // Rotary embedding of heads [0, rotated_heads) of `from` [T, N, D] (values i and i + r of the first 2r are a
 // pair, the others stay: Qwen3.5's partial_rotary_factor is 2r / D), with optional RMS norm of each head's D
@@ -42,6 +49,7 @@ struct RotaryHeads {
   int64_t first_row = 0;
   at::Tensor q_norm;  // [D] or undefined
   at::Tensor k_norm;  // [D] or undefined
+  bool norms_add_one = false;
   double norm_eps = 0;
 
   // r of heads that are D wide.
@@ -84,9 +92,10 @@ void cap_logits(at::Tensor& logits_TV, double cap);
 
 // The ATen versions, for any device; tests hold the CPU's loops and CUDA's kernels against them.
 namespace aten {
-at::Tensor rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps, at::ScalarType out_dtype);
+at::Tensor rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps, at::ScalarType out_dtype,
+                    bool adds_one = false);
 void rms_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at::Tensor& weight, double eps,
-                       at::Tensor& dx_TM, at::Tensor& dweight);
+                       at::Tensor& dx_TM, at::Tensor& dweight, bool adds_one = false);
 void rotate_heads(const at::Tensor& from_TND, const RotaryHeads& rotary, at::Tensor to_TND);
 void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary,
                            const at::Tensor& before_TND, at::Tensor to_TND, at::Tensor& dq_norm,

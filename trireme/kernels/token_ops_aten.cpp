@@ -45,8 +45,8 @@ struct HeadNorms {
   at::Tensor q, k;  // [D]
   HeadNorms(const RotaryHeads& rotary, at::ScalarType dtype) {
     if (!rotary.q_norm.defined()) return;
-    q = rotary.q_norm.to(dtype);
-    k = rotary.k_norm.to(dtype);
+    q = norm_factor(rotary.q_norm, rotary.norms_add_one).to(dtype);
+    k = norm_factor(rotary.k_norm, rotary.norms_add_one).to(dtype);
   }
 };
 
@@ -97,9 +97,10 @@ void gate_backward_out(GluGate gate, at::Tensor& d, const at::Tensor& x) {
 
 }  // namespace
 
-at::Tensor rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps, at::ScalarType out_dtype) {
+at::Tensor rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps, at::ScalarType out_dtype,
+                    bool adds_one) {
   at::Tensor y_TM = at::empty(x_TM.sizes(), x_TM.options().dtype(out_dtype));
-  const at::Tensor w = weight.to(compute_dtype(x_TM));
+  const at::Tensor w = norm_factor(weight, adds_one).to(compute_dtype(x_TM));
   for_row_blocks(x_TM.size(0), x_TM.size(1), [&](int64_t begin, int64_t count) {
     at::Tensor x = widened(x_TM.narrow(0, begin, count));
     y_TM.narrow(0, begin, count).copy_(x.mul_(inverse_rms(x, eps)).mul_(w));
@@ -108,8 +109,8 @@ at::Tensor rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps
 }
 
 void rms_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at::Tensor& weight, double eps,
-                       at::Tensor& dx_TM, at::Tensor& dweight) {
-  const at::Tensor w = weight.to(compute_dtype(x_TM));
+                       at::Tensor& dx_TM, at::Tensor& dweight, bool adds_one) {
+  const at::Tensor w = norm_factor(weight, adds_one).to(compute_dtype(x_TM));
   for_row_blocks(x_TM.size(0), x_TM.size(1), [&](int64_t begin, int64_t count) {
     const at::Tensor d = widened(dy_TM.narrow(0, begin, count));
     norm_backward(d, widened(x_TM.narrow(0, begin, count)), w, eps, dweight);

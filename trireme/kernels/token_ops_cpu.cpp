@@ -125,12 +125,13 @@ void check_rows(const at::Tensor& x) {
 
 }  // namespace
 
-at::Tensor rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps, at::ScalarType out_dtype) {
-  if (const auto y = gpu::rms_norm(x_TM, weight, eps, out_dtype)) return *y;
-  if (!fused({x_TM}, out_dtype)) return aten::rms_norm(x_TM, weight, eps, out_dtype);
+at::Tensor rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps, at::ScalarType out_dtype,
+                    bool adds_one) {
+  if (const auto y = gpu::rms_norm(x_TM, weight, eps, out_dtype, adds_one)) return *y;
+  if (!fused({x_TM}, out_dtype)) return aten::rms_norm(x_TM, weight, eps, out_dtype, adds_one);
   at::Tensor y = at::empty(x_TM.sizes(), x_TM.options().dtype(out_dtype));
   check_rows(x_TM);
-  const at::Tensor w = as_float(weight);
+  const at::Tensor w = as_float(norm_factor(weight, adds_one));
   with_row_kernels(x_TM, y, [&]<typename X, typename Y>(const RowKernels<X, Y>& k) {
     const X* x = data<X>(x_TM);
     Y* out = data<Y>(y);
@@ -143,14 +144,14 @@ at::Tensor rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps
 }
 
 void rms_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at::Tensor& weight, double eps,
-                       at::Tensor& dx_TM, at::Tensor& dweight) {
-  if (gpu::rms_norm_backward(dy_TM, x_TM, weight, eps, dx_TM, dweight)) return;
+                       at::Tensor& dx_TM, at::Tensor& dweight, bool adds_one) {
+  if (gpu::rms_norm_backward(dy_TM, x_TM, weight, eps, dx_TM, dweight, adds_one)) return;
   if (!fused({dy_TM, x_TM, dx_TM, dweight}))
-    return aten::rms_norm_backward(dy_TM, x_TM, weight, eps, dx_TM, dweight);
+    return aten::rms_norm_backward(dy_TM, x_TM, weight, eps, dx_TM, dweight, adds_one);
   check_rows(dy_TM);
   check_rows(x_TM);
   check_rows(dx_TM);
-  const at::Tensor w = as_float(weight);
+  const at::Tensor w = as_float(norm_factor(weight, adds_one));
   const int64_t rows = x_TM.size(0), M = x_TM.size(1), tasks = share_count(rows);
   const at::Tensor partial = at::zeros({tasks, M}, dweight.options());
   with_norm_kernel(dy_TM, x_TM, dx_TM,
@@ -171,7 +172,8 @@ void rotate_heads(const at::Tensor& from_TND, const RotaryHeads& rotary, at::Ten
   if (!fused({from_TND, to_TND})) return aten::rotate_heads(from_TND, rotary, to_TND);
   check_rows(from_TND);
   check_rows(to_TND);
-  const at::Tensor q_norm = as_float(rotary.q_norm), k_norm = as_float(rotary.k_norm);
+  const at::Tensor q_norm = as_float(norm_factor(rotary.q_norm, rotary.norms_add_one)),
+                   k_norm = as_float(norm_factor(rotary.k_norm, rotary.norms_add_one));
   const float *cos = rotary.cos.const_data_ptr<float>(), *sin = rotary.sin.const_data_ptr<float>();
   with_row_kernels(from_TND, to_TND, [&]<typename X, typename Y>(const RowKernels<X, Y>& k) {
     for_rows(from_TND.size(0), [&](int64_t t) {
@@ -194,7 +196,8 @@ void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary
     return aten::rotate_heads_backward(from_TND, rotary, before_TND, to_TND, dq_norm, dk_norm);
   check_rows(from_TND);
   check_rows(to_TND);
-  const at::Tensor q_norm = as_float(rotary.q_norm), k_norm = as_float(rotary.k_norm);
+  const at::Tensor q_norm = as_float(norm_factor(rotary.q_norm, rotary.norms_add_one)),
+                   k_norm = as_float(norm_factor(rotary.k_norm, rotary.norms_add_one));
   const int64_t rows = from_TND.size(0), tasks = share_count(rows);
   const at::Tensor partial = at::zeros({tasks, 2, D}, rotary.cos.options());
   const float *cos = rotary.cos.const_data_ptr<float>(), *sin = rotary.sin.const_data_ptr<float>();

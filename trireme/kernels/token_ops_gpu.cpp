@@ -65,7 +65,7 @@ int multiprocessors(const at::Tensor& x) {
 }
 
 NormKernel norm_of(NormKind kind, const at::Tensor& x_TM, const at::Tensor& weight, const at::Tensor& bias,
-                   double eps) {
+                   double eps, bool adds_one = false) {
   return {.kind = kind,
           .number = number_of(x_TM),
           .rows = x_TM.size(0),
@@ -74,6 +74,7 @@ NormKernel norm_of(NormKind kind, const at::Tensor& x_TM, const at::Tensor& weig
           .weight = weight.const_data_ptr(),
           .bias = bias.defined() ? bias.const_data_ptr() : nullptr,
           .weight_number = number_of(weight),
+          .adds_one = adds_one,
           .eps = static_cast<float>(eps),
           .multiprocessors = multiprocessors(x_TM)};
 }
@@ -103,6 +104,7 @@ RotaryKernel kernel_of(const at::Tensor& from_TND, const RotaryHeads& rotary, co
     kernel.q_norm = rotary.q_norm.const_data_ptr();
     kernel.k_norm = rotary.k_norm.const_data_ptr();
     kernel.norm_number = number_of(rotary.q_norm);
+    kernel.norms_add_one = rotary.norms_add_one;
   }
   kernel.eps = static_cast<float>(rotary.norm_eps);
   kernel.multiprocessors = multiprocessors(from_TND);
@@ -120,16 +122,16 @@ bool takes_rotation(const at::Tensor& from_TND, const RotaryHeads& rotary, const
 }  // namespace
 
 std::optional<at::Tensor> rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps,
-                                   at::ScalarType out_dtype) {
+                                   at::ScalarType out_dtype, bool adds_one) {
   if (!takes_rows({x_TM}, out_dtype) || !takes_vectors(x_TM, {weight})) return {};
-  return norm(norm_of(NormKind::rms, x_TM, weight, {}, eps), x_TM);
+  return norm(norm_of(NormKind::rms, x_TM, weight, {}, eps, adds_one), x_TM);
 }
 
 bool rms_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at::Tensor& weight, double eps,
-                       at::Tensor& dx_TM, at::Tensor& dweight) {
+                       at::Tensor& dx_TM, at::Tensor& dweight, bool adds_one) {
   if (!takes_rows({x_TM, dy_TM, dx_TM}) || !takes_vectors(x_TM, {weight}) || !takes_sums(x_TM, {dweight}))
     return false;
-  const NormKernel kernel = norm_of(NormKind::rms, x_TM, weight, {}, eps);
+  const NormKernel kernel = norm_of(NormKind::rms, x_TM, weight, {}, eps, adds_one);
   const at::Tensor partial =
       at::empty({norm_backward_blocks(kernel.rows, kernel.width, kernel.multiprocessors), x_TM.size(1)},
                 dweight.options());

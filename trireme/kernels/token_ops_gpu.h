@@ -12,9 +12,9 @@
 namespace trireme::gpu {
 
 std::optional<at::Tensor> rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps,
-                                   at::ScalarType out_dtype);
+                                   at::ScalarType out_dtype, bool adds_one = false);
 bool rms_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at::Tensor& weight, double eps,
-                       at::Tensor& dx_TM, at::Tensor& dweight);
+                       at::Tensor& dx_TM, at::Tensor& dweight, bool adds_one = false);
 
 std::optional<at::Tensor> layer_norm(const at::Tensor& x_TM, const at::Tensor& weight, const at::Tensor& bias,
                                      double eps, at::ScalarType out_dtype);

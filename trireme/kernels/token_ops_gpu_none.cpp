@@ -3,11 +3,11 @@
 
 namespace trireme::gpu {
 
-std::optional<at::Tensor> rms_norm(const at::Tensor&, const at::Tensor&, double, at::ScalarType) {
+std::optional<at::Tensor> rms_norm(const at::Tensor&, const at::Tensor&, double, at::ScalarType, bool) {
   return {};
 }
 bool rms_norm_backward(const at::Tensor&, const at::Tensor&, const at::Tensor&, double, at::Tensor&,
-                       at::Tensor&) {
+                       at::Tensor&, bool) {
   return false;
 }
 std::optional<at::Tensor> layer_norm(const at::Tensor&, const at::Tensor&, const at::Tensor&, double,

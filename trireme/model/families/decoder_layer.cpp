@@ -284,9 +284,10 @@ class DecoderLayer final : public Layer {
     rotary.cos = layer.rotary.cos;
     rotary.sin = layer.rotary.sin;
     rotary.first_row = first_row;
-    rotary.q_norm = norm_factor(config_, layer.weights[kQueryNorm]);
+    rotary.q_norm = layer.weights[kQueryNorm];
     // The kernels want a vector where there are no keys to norm, too.
-    rotary.k_norm = norm_factor(config_, layer.weights[layer.heads.share_keys ? kQueryNorm : kKeyNorm]);
+    rotary.k_norm = layer.weights[layer.heads.share_keys ? kQueryNorm : kKeyNorm];
+    rotary.norms_add_one = config_.norms_add_one;
     rotary.norm_eps = config_.norm_eps;
     return rotary;
   }
