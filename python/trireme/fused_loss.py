@@ -19,17 +19,17 @@ from .batch import shifted_labels
 from .errors import ConfigError
 from .fused_logits import COMPILED_WHOLE, Form, FusedLogits, HeadCall
 from .model_in_use import called_for, compiled_around, evaluating, few_ids, pretrained_model_in, vocabulary_of
-from .sum_of_cross_entropy import TOKENS_PER_TILE, sum_of_cross_entropy
+from .sum_of_cross_entropy import sum_of_cross_entropy
 
 
 @contextlib.contextmanager
-def fused_loss(model: torch.nn.Module, *, tokens_per_tile: int = TOKENS_PER_TILE) -> Iterator[torch.nn.Module]:
+def fused_loss(model: torch.nn.Module, *, tokens_per_tile: Optional[int] = None) -> Iterator[torch.nn.Module]:
     """``with trireme.fused_loss(model): model(**batch, labels=labels).loss``: the same loss, and no logits [B, s, V].
 
     model: a PreTrainedModel with labels and a linear head, or a module that holds one (wrapped as it is, PEFT). Its call
         and its loss stay its own: ``labels`` [B, s], ``shift_labels``, ``num_items_in_batch``, the loss of a mixture's router. The
         softmax and a cap are in fp32. A batch without a valid target has the loss 0.
-    tokens_per_tile: logits of so many tokens exist at a time, forward and backward.
+    tokens_per_tile: logits of so many tokens exist at a time, forward and backward; None as in :func:`linear_cross_entropy`.
 
     In the block, ``outputs.logits`` of a call with labels is None; a call without labels makes logits as ever. Undone on
     exit. Backward may come later. Where the model is sharded (DDP, FSDP2, ZeRO), every rank opens the block.
@@ -37,8 +37,8 @@ def fused_loss(model: torch.nn.Module, *, tokens_per_tile: int = TOKENS_PER_TILE
     with its logits beside a scale, a cap by tanh and cross entropy.
     """
     target = pretrained_model_in(model, "trireme.fused_loss")
-    if tokens_per_tile < 1:
-        raise ConfigError(f"tokens_per_tile: got {tokens_per_tile}, expected 1 or more")
+    if tokens_per_tile is not None and tokens_per_tile < 1:
+        raise ConfigError(f"tokens_per_tile: got {tokens_per_tile}, expected 1 or more, or None")
     if "labels" not in inspect.signature(target.forward).parameters:
         raise ConfigError(f"trireme.fused_loss: {type(target).__name__} takes no labels, so it has no loss")
     if compiled_around(model, target):
@@ -57,7 +57,7 @@ def fused_loss(model: torch.nn.Module, *, tokens_per_tile: int = TOKENS_PER_TILE
 
 
 class _Head:
-    def __init__(self, target: torch.nn.Module, tokens_per_tile: int):
+    def __init__(self, target: torch.nn.Module, tokens_per_tile: Optional[int]):
         self.target = target
         self.tokens_per_tile = tokens_per_tile
         self.linear: Optional[torch.nn.Linear] = None

@@ -12,7 +12,7 @@ import torch
 from .errors import ConfigError
 from .loss import mean_over_ranks
 from .sequence_group import Group, sequence_group
-from .sum_of_cross_entropy import TOKENS_PER_TILE, sum_of_cross_entropy
+from .sum_of_cross_entropy import sum_of_cross_entropy
 
 
 def linear_cross_entropy(
@@ -27,14 +27,15 @@ def linear_cross_entropy(
     num_targets: Union[int, torch.Tensor, None] = None,
     averaged_over: int = 1,
     ignore_index: int = -100,
-    tokens_per_tile: int = TOKENS_PER_TILE,
+    tokens_per_tile: Optional[int] = None,
 ) -> torch.Tensor:
     """``trireme.loss`` of the logits ``scale * (hidden @ weight.T + bias)``, which are never whole in memory. Collective.
 
     hidden: [B, s, H], what the model's head gets; weight: [V, H], bias: [V], the head's. One floating dtype, in which the
         products are taken (autocast's, within it); the softmax is in fp32, or fp64 for fp64.
     softcap: the logits become ``softcap * tanh(logits / softcap)`` (Gemma 2).
-    tokens_per_tile: logits of so many tokens exist at a time.
+    tokens_per_tile: logits of so many tokens exist at a time; None for 1,024 on a CPU, on a GPU as many as have logits of 1 GiB
+        in fp32.
     group, targets [B, s], num_targets, averaged_over, ignore_index and the value: as in :func:`trireme.loss`.
 
     A weight that ``fully_shard`` keeps as a DTensor is gathered, and its gradient averaged over its mesh, as

@@ -18,7 +18,17 @@ import torch
 from .errors import ConfigError
 from .once_differentiable import once_differentiable
 
-TOKENS_PER_TILE = 1024
+CPU_TILE_TOKENS = 1024
+GPU_TILE_BYTES, GPU_TILE_STEP, MOST_GPU_TILE_TOKENS = 1 << 30, 256, 16384
+
+
+def tile_tokens_by_rule(vocabulary: int, device: str) -> int:
+    """Of a GPU by its logits in fp32, as in the engine (trireme/forecast/tile_rules.h): each tile reads the weight and adds to
+    its gradient once more, which 1,024 tokens are too few to hide there."""
+    if device == "cpu":
+        return CPU_TILE_TOKENS
+    tokens = GPU_TILE_BYTES // (4 * vocabulary) // GPU_TILE_STEP * GPU_TILE_STEP
+    return max(GPU_TILE_STEP, min(tokens, MOST_GPU_TILE_TOKENS))
 
 
 @torch.compiler.disable
@@ -31,15 +41,17 @@ def sum_of_cross_entropy(
     softcap: Optional[float] = None,
     scale: float = 1.0,
     ignore_index: int = -100,
-    tokens_per_tile: int = TOKENS_PER_TILE,
+    tokens_per_tile: Optional[int] = None,
 ) -> torch.Tensor:
     """The sum over this rank's valid targets, a scalar of fp32 (fp64 for fp64). Not collective.
 
     hidden: [..., H]; weight: [V, H]; bias: [V]; targets: [...], already shifted; else as in :func:`linear_cross_entropy`.
-    Gradients of hidden, weight and bias, each only where one is wanted; that of the weight is added up in fp32 over the tiles.
+    tokens_per_tile: None for tile_tokens_by_rule. Gradients of hidden, weight and bias, each only where one is wanted; that of
+    the weight is added up in fp32, within a tile and over the tiles, and rounded once.
     """
     _check(hidden, weight, targets, bias, softcap, tokens_per_tile)
     device = hidden.device.type
+    tokens_per_tile = tokens_per_tile or tile_tokens_by_rule(len(weight), device)
     cast = torch.is_autocast_enabled(device) and hidden.dtype != torch.float64
     dtype = torch.get_autocast_dtype(device) if cast else hidden.dtype
     head = _Head(dtype, float(scale), None if softcap is None else float(softcap), tokens_per_tile, ignore_index)
@@ -59,7 +71,7 @@ class _Head:
         logits = torch.nn.functional.linear(hidden_tH.to(self.dtype), weight_VH, bias_V)
         logits = logits if logits.dtype == torch.float64 else logits.float()
         if self.scale != 1:
-            logits = logits * self.scale
+            logits.mul_(self.scale)
         return logits if self.softcap is None else logits.div_(self.softcap).tanh_().mul_(self.softcap)
 
     def gradient_before(self, d_logits, logits):
@@ -104,7 +116,7 @@ class _SumOfCrossEntropy(torch.autograd.Function):
             for tile in head.tiles(len(targets)):
                 logits = head.logits(hidden[tile], *cast)
                 valid, column = _column(targets[tile], head.ignore_index)
-                d_logits = (logits - log_sum_exp[tile, None]).exp_()
+                d_logits = torch.sub(logits, log_sum_exp[tile, None], out=logits if head.softcap is None else None).exp_()
                 d_logits.scatter_add_(-1, column, d_logits.new_full((1, 1), -1).expand_as(column))
                 d_logits.mul_(upstream).masked_fill_(~valid[:, None], 0)
                 d_product = head.gradient_before(d_logits, logits).to(head.dtype)
@@ -112,10 +124,25 @@ class _SumOfCrossEntropy(torch.autograd.Function):
                 if wanted[0]:
                     d_hidden[tile] = d_product @ cast[0]
                 if wanted[1]:
-                    d_weight += d_product.T @ hidden[tile].to(head.dtype)
+                    add_product(d_weight, d_product.T, hidden[tile].to(head.dtype))
                 if wanted[2]:
                     d_bias += d_product.sum(0, dtype=d_bias.dtype)
         return d_hidden, _as(d_weight, weight), _as(d_bias, bias), None, None
+
+
+def add_product(sum_VH, d_product_Vt, hidden_tH):
+    """In the sum's dtype, within the product too."""
+    if d_product_Vt.dtype == sum_VH.dtype:
+        sum_VH.addmm_(d_product_Vt, hidden_tH)
+    elif has_mixed_product(sum_VH.device.type):
+        torch.addmm(sum_VH, d_product_Vt, hidden_tH, out_dtype=sum_VH.dtype, out=sum_VH)
+    else:
+        sum_VH.addmm_(d_product_Vt.to(sum_VH.dtype), hidden_tH.to(sum_VH.dtype))
+
+
+def has_mixed_product(device: str) -> bool:
+    """Of 16-bit factors into fp32."""
+    return device == "cuda"
 
 
 def _column(targets, ignore_index):
@@ -146,5 +173,5 @@ def _check(hidden, weight, targets, bias, softcap, tokens_per_tile) -> None:
         raise ConfigError(f"linear_cross_entropy: got {sorted(map(str, dtypes))}; expected one floating dtype, or autocast")
     if softcap is not None and not softcap > 0:
         raise ConfigError(f"softcap: got {softcap}, expected a number above 0, or None")
-    if tokens_per_tile < 1:
-        raise ConfigError(f"tokens_per_tile: got {tokens_per_tile}, expected 1 or more")
+    if tokens_per_tile is not None and tokens_per_tile < 1:
+        raise ConfigError(f"tokens_per_tile: got {tokens_per_tile}, expected 1 or more, or None")

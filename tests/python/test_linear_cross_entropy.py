@@ -1,5 +1,6 @@
 """trireme.linear_cross_entropy against PyTorch's own cross entropy of whole logits, in fp64 and in the model's dtype."""
 
+import importlib
 import pathlib
 import sys
 
@@ -9,6 +10,9 @@ import trireme
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "bench"))
 from tensor_bytes import TensorBytes  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+tiles = importlib.import_module("trireme.sum_of_cross_entropy")
 
 FORMS = [dict(), dict(softcap=1.5), dict(scale=0.3), dict(scale=2.0, softcap=3.0)]
 
@@ -127,6 +131,70 @@ def test_half_precision_errs_at_most_twice_as_much_as_plain(dtype, upstream):
     tiled = errors(sum_of_tiles, tensors[:2], targets, dtype, upstream)
     for ours, theirs in zip(tiled, plain):
         assert ours <= 2 * theirs, (tiled, plain)
+
+
+class PlayedGpuProduct(TorchDispatchMode):
+    """addmm of 16-bit factors into fp32 on a CPU, with the checks of the one for GPUs (aten/src/ATen/native/cuda/Blas.cpp)."""
+
+    calls = 0
+
+    def __torch_dispatch__(self, operator, types, arguments=(), keywords=None):
+        if operator is not torch.ops.aten.addmm.dtype_out:
+            return operator(*arguments, **(keywords or {}))
+        addend, first, second, out_dtype = arguments
+        out = keywords["out"]
+        assert first.dim() == second.dim() == 2 and first.shape[1] == second.shape[0]
+        assert first.dtype == second.dtype and first.dtype in (torch.bfloat16, torch.float16) and out_dtype == torch.float32
+        assert out.dtype == addend.dtype == out_dtype and out is addend and out.is_contiguous()
+        self.calls += 1
+        return out.addmm_(first.float(), second.float())
+
+
+def errors_of_products(device, dtype):
+    """Of a sum over two tiles, against fp64, beside what rounding each tile's product would leave."""
+    generator = torch.Generator().manual_seed(5)
+    factors = [torch.randn(2, 64, width, generator=generator).to(device, dtype) for width in (96, 48)]
+    exact = torch.einsum("ntv,nth->vh", *(factor.double() for factor in factors))
+    rounded = sum((d.double().T @ hidden.double()).to(dtype).double() for d, hidden in zip(*factors))
+    total = torch.zeros(96, 48, device=device)
+    for d, hidden in zip(*factors):
+        tiles.add_product(total, d.T, hidden)
+    return (total - exact).abs().max(), (rounded - exact).abs().max()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("device", ["cpu", "played", "cuda"])
+def test_the_gradient_of_the_weight_is_added_up_in_fp32_within_a_tile_too(device, dtype, monkeypatch):
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("this machine has no GPU")
+    if device != "played":
+        error, of_rounded = errors_of_products(device, dtype)
+    else:
+        monkeypatch.setattr(tiles, "has_mixed_product", lambda _device: True)
+        with PlayedGpuProduct() as played:
+            error, of_rounded = errors_of_products("cpu", dtype)
+        assert played.calls == 2
+    assert error < of_rounded / 50
+
+
+def test_the_product_of_a_gpu_is_asked_for_in_every_tile(monkeypatch):
+    *tensors, targets = sample(tokens=200, vocabulary=400, width=32, dtype=torch.bfloat16, std=0.5)
+    expected = leaves(*tensors[:2])
+    sum_of_tiles(expected, targets).backward()
+    monkeypatch.setattr(tiles, "has_mixed_product", lambda device: device == "cpu")
+    got = leaves(*tensors[:2])
+    with PlayedGpuProduct() as played:
+        sum_of_tiles(got, targets).backward()
+    assert played.calls == 400 // 16
+    for ours, theirs in zip(got, expected):
+        assert torch.equal(ours.grad, theirs.grad)
+
+
+def test_the_tile_of_a_gpu_is_that_of_1_gib_of_logits():
+    assert [tiles.tile_tokens_by_rule(vocabulary, "cuda") for vocabulary in (1000, 32_000, 128_256, 256_000, 2**21)] == [
+        16384, 8192, 2048, 1024, 256
+    ]  # fmt: skip
+    assert tiles.tile_tokens_by_rule(128_256, "cpu") == 1024
 
 
 def test_autocast_is_that_of_a_linear_layer():
