@@ -3,8 +3,8 @@
 // autograd).
 //
 //   ulysses_forward    q_BsHD, k_BsKD, v_BsKD, sinks_H   -> o_BsHD, lse_BhS of this rank's heads
-//   ulysses_backward   do, q, k, v, sinks, o, lse        -> dqkv_BsND, N = H + 2K heads packed [q | k | v];
-//                                                           d_sinks_H, this rank's term of the sum over ranks
+//   ulysses_backward   do, q, k, v, sinks, o, lse        -> dq_BsHD, dk_BsKD, dv_BsKD; d_sinks_H, this rank's
+//                                                           term of the sum over ranks
 //   token_spans        which tokens of a sample lie on a rank, as begin, end, begin, end, ...
 //
 // A group is known by the name under which torch.distributed registered it; "" is this rank alone. The
@@ -50,8 +50,7 @@ struct Call {
                   given_documents(cu_seqlens),
                   scores.kind()}),
         mask(borrowed.mask()),
-        attention(make_sharded_attention(groups.ulysses, make_sequence(sinks_H), heads, scores,
-                                         /*head_chunks=*/1)) {}
+        attention(groups.ulysses, make_sequence(sinks_H), heads, scores) {}
 
   // Of backward: [H], zero at the heads of other ranks.
   at::Tensor d_sinks(const at::Tensor& sinks_H) const {
@@ -65,7 +64,7 @@ struct Call {
   BorrowedMask borrowed;
   const SequenceMask& mask;
   AttentionWithSinks* sinks = nullptr;  // `attention` owns it; null without sinks
-  std::unique_ptr<ShardedAttention> attention;
+  UlyssesAttention attention;
 
  private:
   // [H] -> [h].
@@ -96,6 +95,11 @@ struct OperatorsAsTheyAre {
   c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
 };
 
+// Token by token, as Transformers has them after its rotation, and kernels and exchanges read them: no copy then.
+HeadsQkv by_token(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  return {q.contiguous(), k.contiguous(), v.contiguous()};
+}
+
 std::tuple<at::Tensor, at::Tensor> ulysses_forward(
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::optional<at::Tensor>& sinks,
     const std::string& group, int64_t ring, at::IntArrayRef lengths,
@@ -103,13 +107,13 @@ std::tuple<at::Tensor, at::Tensor> ulysses_forward(
   const OperatorsAsTheyAre as_they_are;
   return call_operator(q, [&] {
     Call call(q, k.size(2), sinks, group, ring, lengths, cu_seqlens, window, causal, {scale, softcap});
-    ShardedOutput output =
-        call.attention->forward(call.attention->exchange_qkv(at::cat({q, k, v}, 2), call.mask), call.mask);
+    HeadsQkv heads = call.attention.exchange_parts(by_token(q, k, v), call.mask);
+    ShardedOutput output = call.attention.forward_parts(std::move(heads), call.mask);
     return std::make_tuple(output.o_BsHD, output.lse_BhS);
   });
 }
 
-std::tuple<at::Tensor, at::Tensor> ulysses_backward(
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> ulysses_backward(
     const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     const std::optional<at::Tensor>& sinks, const at::Tensor& o, const at::Tensor& lse,
     const std::string& group, int64_t ring, at::IntArrayRef lengths,
@@ -117,12 +121,13 @@ std::tuple<at::Tensor, at::Tensor> ulysses_backward(
   const OperatorsAsTheyAre as_they_are;
   return call_operator(q, [&] {
     Call call(q, k.size(2), sinks, group, ring, lengths, cu_seqlens, window, causal, {scale, softcap});
-    at::Tensor qkv = call.attention->exchange_qkv(at::cat({q, k, v}, 2), call.mask);
+    HeadsQkv heads = call.attention.exchange_parts(by_token(q, k, v), call.mask);
     ShardedOutput output{o, lse, {}};
     if (call.groups.ulysses.size() == 1) output = {{}, lse, o};
-    at::Tensor dqkv =
-        call.attention->backward(d_o.contiguous(), std::move(qkv), std::move(output), call.mask);
-    return std::make_tuple(std::move(dqkv), sinks ? call.d_sinks(*sinks) : at::empty({0}, lse.options()));
+    const AttentionGradients gradients =
+        call.attention.backward_parts(d_o.contiguous(), std::move(heads), std::move(output), call.mask);
+    return std::make_tuple(gradients.dq, gradients.dk, gradients.dv,
+                           sinks ? call.d_sinks(*sinks) : at::empty({0}, lse.options()));
   });
 }
 
@@ -143,7 +148,7 @@ constexpr auto kForward =
 constexpr auto kBackward =
     "ulysses_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor? sinks, Tensor o, Tensor lse, "
     "str group, int ring, int[] lengths, Tensor[] cu_seqlens, int window, bool causal, float scale, "
-    "float softcap) -> (Tensor, Tensor)";
+    "float softcap) -> (Tensor, Tensor, Tensor, Tensor)";
 
 }  // namespace
 

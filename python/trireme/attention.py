@@ -162,7 +162,7 @@ def _(q, k, v, sinks, group, ring, lengths, cu_seqlens, window, causal, scale, s
 @torch.library.register_fake("trireme::ulysses_backward")
 def _(d_o, q, k, v, sinks, o, lse, group, ring, lengths, cu_seqlens, window, causal, scale, softcap):
     d_sinks = lse.new_empty(0) if sinks is None else torch.empty_like(sinks)
-    return q.new_empty((q.shape[0], q.shape[1], q.shape[2] + 2 * k.shape[2], q.shape[3])), d_sinks
+    return (*(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)), d_sinks)
 
 
 def _setup_context(ctx, inputs, output):
@@ -175,10 +175,9 @@ def _setup_context(ctx, inputs, output):
 def _backward(ctx, d_o, _d_lse):
     q, k, v, sinks, o, lse, *cu_seqlens = ctx.saved_tensors
     group, ring, lengths, window, causal, scale, softcap = ctx.rest
-    dqkv, d_sinks = _operators.backward(
+    dq, dk, dv, d_sinks = _operators.backward(
         d_o, q, k, v, sinks, o, lse, group, ring, lengths, cu_seqlens, window, causal, scale, softcap
     )
-    dq, dk, dv = dqkv.split([q.shape[2], k.shape[2], v.shape[2]], dim=2)
     return dq, dk, dv, None if sinks is None else d_sinks, None, None, None, [None] * len(cu_seqlens), None, None, None, None
 
 

@@ -150,6 +150,27 @@ TEST(Ulysses, the_two_directions_are_adjoint) {
     }
 }
 
+TEST(Ulysses, q_k_and_v_apart_travel_as_they_do_packed) {
+  for (const int ranks : {1, 2, 3})
+    for (const HeadCounts heads : kHeadCounts)
+      on_ranks(ranks, [&](Group& group) {
+        const UlyssesPartition partition{{10, ranks}, share_heads(heads.query, heads.key_value, ranks)};
+        const int64_t s = partition.layout.size(group.rank());
+        const at::Tensor qkv = random_tensor({2, s, heads.query + 2 * heads.key_value, kWidth}, group.rank());
+        const HeadsQkv views = split_qkv(qkv, heads.query, heads.key_value);
+        const HeadsQkv given{views.q.clone(), views.k.clone(), views.v.clone()};
+        const HeadsQkv got = seq_to_heads_parts(group, partition, given);
+        EXPECT_TRUE(at::equal(at::cat({got.q, got.k, got.v}, 2), seq_to_heads_qkv(group, partition, qkv)));
+        const AttentionGradients y{got.q.clone(), got.k.clone(), got.v.clone()};
+        const AttentionGradients dx = heads_to_seq_parts(group, partition, y);
+        EXPECT_TRUE(at::equal(at::cat({dx.dq, dx.dk, dx.dv}, 2), heads_to_seq_qkv(group, partition, y)));
+        EXPECT_FALSE(dx.dq.is_alias_of(dx.dk) || dx.dq.is_alias_of(dx.dv) || dx.dk.is_alias_of(dx.dv));
+        if (ranks > 1) return;
+        EXPECT_TRUE(got.q.is_same(given.q) && got.k.is_same(given.k) && got.v.is_same(given.v));
+        EXPECT_TRUE(dx.dq.is_same(y.dq) && dx.dk.is_same(y.dk) && dx.dv.is_same(y.dv));
+      });
+}
+
 TEST(Ulysses, do_and_o_travel_packed_as_they_would_alone) {
   on_ranks(3, [&](Group& group) {
     const UlyssesPartition partition{{10, 3}, share_heads(7, 1, 3)};

@@ -89,8 +89,9 @@ class ChunkedAttention final : public ShardedAttention {
       }
     };
     KeyValueHeads key_values;
+    const HeadsQkv all = split_all(qkv);
     const auto begin_qkv = [&](const HeadChunk& chunk) {
-      return begin_qkv_to_heads(ulysses_, layout, chunk.arriving, qkv);
+      return begin_qkv_to_heads(ulysses_, layout, chunk.arriving, all);
     };
     std::optional<ToHeads> next(begin_qkv(chunks_.front()));
     std::optional<ToSequence> before;
@@ -134,9 +135,10 @@ class ChunkedAttention final : public ShardedAttention {
     };
     KeyValueHeads key_values;
     StayingGradients staying;
+    const HeadsQkv all = split_all(qkv);
     std::optional<ToHeads> next_qkv, next_pair;
     const auto begin_chunk = [&](const HeadChunk& chunk) {
-      next_qkv.emplace(begin_qkv_to_heads(ulysses_, layout, chunk.arriving, qkv));
+      next_qkv.emplace(begin_qkv_to_heads(ulysses_, layout, chunk.arriving, all));
       next_pair.emplace(begin_queries_to_heads(ulysses_, layout, chunk.needed, {do_BsHD, output.o_BsHD}));
     };
     begin_chunk(chunks_.front());
@@ -168,6 +170,9 @@ class ChunkedAttention final : public ShardedAttention {
   }
 
  private:
+  HeadsQkv split_all(const at::Tensor& qkv_BsND) const {
+    return split_qkv(qkv_BsND, heads_.query_heads, heads_.key_value_heads);
+  }
   SequenceSpec spec(const HeadChunk& chunk, const SequenceMask& mask) const {
     return {scores_, chunk.needed.kv_of_query(ulysses_.rank()), mask};
   }

@@ -50,8 +50,7 @@ at::Tensor ToHeads::wait() {
 }
 
 ToHeads begin_qkv_to_heads(Group& group, const SequenceLayout& layout, const HeadShares& heads,
-                           const at::Tensor& qkv) {
-  const HeadsQkv all = split_qkv(qkv, heads.query_heads, heads.key_value_heads);
+                           const HeadsQkv& all) {
   std::vector<std::vector<at::Tensor>> slices;
   for (int p = 0; p < group.size(); ++p) {
     const HeadRange &q = heads.query[p], &kv = heads.key_value[p];

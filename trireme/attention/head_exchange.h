@@ -19,7 +19,7 @@
 
 namespace trireme {
 
-// The three tensors that local attention takes; views of one packed tensor.
+// The three tensors that local attention takes; views of one packed tensor, or apart.
 struct HeadsQkv {
   at::Tensor q;  // [B, S, h, D]
   at::Tensor k;  // [B, S, k, D]
@@ -38,9 +38,9 @@ struct ToHeads {
 // `slices[p]`: what rank p gets, as views [B, s, some heads, D]. Collective.
 ToHeads begin_slices_to_heads(Group& group, const SequenceLayout& layout,
                               const std::vector<std::vector<at::Tensor>>& slices);
-// Packed q, k and v: qkv [B, s, H + 2K, D] -> [B, S, h + 2k, D]. Collective.
+// q, k and v of all heads: [B, s, H, D] and twice [B, s, K, D] -> packed, [B, S, h + 2k, D]. Collective.
 ToHeads begin_qkv_to_heads(Group& group, const SequenceLayout& layout, const HeadShares& heads,
-                           const at::Tensor& qkv_BsND);
+                           const HeadsQkv& all);
 // Several tensors [B, s, H, D] as one message: n of them -> [B, S, n h, D]. Collective.
 ToHeads begin_queries_to_heads(Group& group, const SequenceLayout& layout, const HeadShares& heads,
                                const std::vector<at::Tensor>& each_BsHD);

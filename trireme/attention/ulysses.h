@@ -16,7 +16,7 @@
 // use (head_shares.h). The gradients of a key/value head used by several ranks are summed at its owner, the
 // token's rank. What is received lies token by token, so that q, k, v and do are views of the receive buffer,
 // for any B and P. With one rank nothing is copied: the results are views of the input (dq, dk, dv alone are
-// joined into one tensor).
+// joined into one tensor, unless the caller takes them apart).
 #pragma once
 
 #include <memory>
@@ -39,10 +39,15 @@ struct UlyssesPartition {
 // qkv [B, s, H + 2K, D] -> this rank's heads of the whole sequence, [B, S, h + 2k, D]. One all-to-all.
 // Collective.
 at::Tensor seq_to_heads_qkv(Group& group, const UlyssesPartition& partition, const at::Tensor& qkv_BsND);
+// Of q, k and v apart. Collective.
+HeadsQkv seq_to_heads_parts(Group& group, const UlyssesPartition& partition, const HeadsQkv& parts_BsHD);
 // The adjoint: gradients of q, k, v of this rank's heads -> [B, s, H + 2K, D]; a key/value head's gradients
 // from all its users are summed in fp32 in rank order. One all-to-all. Collective.
 at::Tensor heads_to_seq_qkv(Group& group, const UlyssesPartition& partition,
                             const AttentionGradients& gradients);
+// As three tensors. Collective.
+AttentionGradients heads_to_seq_parts(Group& group, const UlyssesPartition& partition,
+                                      const AttentionGradients& gradients);
 
 // o [B, S, h, D] -> [B, s, H, D], and its adjoint. One all-to-all each. Collective.
 at::Tensor heads_to_seq(Group& group, const UlyssesPartition& partition, const at::Tensor& o_BShD);
@@ -86,6 +91,30 @@ class ShardedAttention {
   const std::unique_ptr<SequenceAttention> sequence_;
   const HeadShares heads_;
   const ScoreForm scores_;
+};
+
+// Plain Ulysses; for callers that have q, k and v apart too, and would have to join them.
+class UlyssesAttention final : public ShardedAttention {
+ public:
+  using ShardedAttention::ShardedAttention;
+
+  at::Tensor exchange_qkv(at::Tensor qkv_BsND, const SequenceMask& mask) override;
+  ShardedOutput forward(at::Tensor qkv, const SequenceMask& mask) override;
+  at::Tensor backward(at::Tensor do_BsHD, at::Tensor qkv, ShardedOutput output,
+                      const SequenceMask& mask) override;
+
+  // The same three. Collective.
+  HeadsQkv exchange_parts(const HeadsQkv& parts_BsHD, const SequenceMask& mask);
+  ShardedOutput forward_parts(HeadsQkv heads, const SequenceMask& mask);
+  AttentionGradients backward_parts(at::Tensor do_BsHD, HeadsQkv heads, ShardedOutput output,
+                                    const SequenceMask& mask);
+
+ private:
+  AttentionGradients gradients_by_heads(at::Tensor do_BsHD, const HeadsQkv& heads, ShardedOutput output,
+                                        const SequenceMask& mask);
+  UlyssesPartition partition(const SequenceMask& mask) const;
+  SequenceSpec spec(const SequenceMask& mask) const;
+  HeadsQkv split(const at::Tensor& qkv) const;
 };
 
 // `sequence` joins the ring ranks that `ulysses` is one of. `head_chunks` of 1 is plain Ulysses, more are
