@@ -97,15 +97,15 @@ TEST(HeadsAtScale, ranks_equal_one_rank) {
   }
 }
 
-// A rank's tokens of the heads that others compute, and back the others' tokens of its own heads: no more.
+// A rank's tokens of the heads that others compute, and back the others' tokens of its own heads: no more. Of
+// three tokens some ranks have none.
 TEST(HeadsAtScale, each_exchange_sends_the_heads_that_are_used_and_no_more) {
+  constexpr int64_t kBatch = 2, kRowBytes = kBatch * kWidth * 4;
   for_each_case([](HeadCounts heads, int ranks) {
     const std::vector<Used> used = used_heads(heads, ranks);
     run_ranks_as_threads(ranks, [&](World& world) {
       const Mesh mesh = make_mesh(world, {.ulysses = ranks});
       Group& group = *mesh.ulysses;
-      const UlyssesPartition partition{{kTokens, ranks}, share_heads(heads.query, heads.key_value, ranks)};
-      const int64_t tokens = kTokens / ranks + (group.rank() < kTokens % ranks ? 1 : 0);
       int64_t query_of_others = 0, packed_of_others = 0;
       for (int p = 0; p < ranks; ++p)
         if (p != group.rank()) {
@@ -114,7 +114,6 @@ TEST(HeadsAtScale, each_exchange_sends_the_heads_that_are_used_and_no_more) {
         }
       const auto my_query = static_cast<int64_t>(used[group.rank()].query.size());
       const int64_t my_packed = used[group.rank()].packed();
-      const int64_t row_bytes = kWidth * 4;
       const auto sent = [&] {
         const int64_t bytes = group.traffic().at("all_to_all").sent_bytes;
         EXPECT_EQ(group.traffic().size(), 1);
@@ -123,18 +122,24 @@ TEST(HeadsAtScale, each_exchange_sends_the_heads_that_are_used_and_no_more) {
         return bytes;
       };
       group.reset_traffic();
-      const at::Tensor qkv = seq_to_heads_qkv(
-          group, partition, at::ones({1, tokens, heads.query + 2 * heads.key_value, kWidth}));
-      EXPECT_EQ(sent(), tokens * packed_of_others * row_bytes);
-      const HeadsQkv by_heads = split_qkv(qkv, my_query, (my_packed - my_query) / 2);
-      const at::Tensor o = heads_to_seq(group, partition, at::ones(by_heads.q.sizes()));
-      EXPECT_EQ(sent(), (kTokens - tokens) * my_query * row_bytes);
-      seq_to_heads(group, partition, o);
-      EXPECT_EQ(sent(), tokens * query_of_others * row_bytes);
-      heads_to_seq_qkv(
-          group, partition,
-          {at::ones(by_heads.q.sizes()), at::ones(by_heads.k.sizes()), at::ones(by_heads.v.sizes())});
-      EXPECT_EQ(sent(), (kTokens - tokens) * my_packed * row_bytes);
+      for (const int64_t tokens : {int64_t{3}, kTokens}) {
+        const UlyssesPartition partition{{tokens, ranks}, share_heads(heads.query, heads.key_value, ranks)};
+        const int64_t mine = tokens / ranks + (group.rank() < tokens % ranks ? 1 : 0);
+        const at::Tensor qkv = seq_to_heads_qkv(
+            group, partition, at::ones({kBatch, mine, heads.query + 2 * heads.key_value, kWidth}));
+        EXPECT_EQ(sent(), mine * packed_of_others * kRowBytes);
+        const HeadsQkv by_heads = split_qkv(qkv, my_query, (my_packed - my_query) / 2);
+        const at::Tensor o = heads_to_seq(group, partition, at::ones(by_heads.q.sizes()));
+        EXPECT_EQ(sent(), (tokens - mine) * my_query * kRowBytes);
+        seq_to_heads(group, partition, o);
+        EXPECT_EQ(sent(), mine * query_of_others * kRowBytes);
+        seq_to_heads_pair(group, partition, o, o);
+        EXPECT_EQ(sent(), 2 * mine * query_of_others * kRowBytes);
+        heads_to_seq_qkv(
+            group, partition,
+            {at::ones(by_heads.q.sizes()), at::ones(by_heads.k.sizes()), at::ones(by_heads.v.sizes())});
+        EXPECT_EQ(sent(), (tokens - mine) * my_packed * kRowBytes);
+      }
     });
   });
 }

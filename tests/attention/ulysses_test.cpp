@@ -199,49 +199,6 @@ TEST(Ulysses, gradients_of_a_shared_head_are_summed_in_fp32) {
   });
 }
 
-// A rank sends its tokens of every head that others compute: s B D (heads of the others) elements.
-TEST(Ulysses, each_exchange_sends_what_the_formula_says_and_no_more) {
-  const int64_t batch = 2;
-  for (const int ranks : {2, 3, 4})
-    for (const HeadCounts heads : kHeadCounts) {
-      if (ranks > heads.query) continue;
-      for (const int64_t tokens : {3, 61})
-        on_ranks(ranks, [&](Group& group) {
-          const UlyssesPartition partition{{tokens, ranks}, share_heads(heads.query, heads.key_value, ranks)};
-          const int64_t s = partition.layout.size(group.rank());
-          const auto sent = [&] {
-            const int64_t bytes = group.traffic().at("all_to_all").sent_bytes;
-            EXPECT_EQ(group.traffic().size(), 1);
-            EXPECT_EQ(group.traffic().at("all_to_all").calls, 1);
-            group.reset_traffic();
-            return bytes;
-          };
-          int64_t packed_of_others = 0, query_of_others = 0;
-          for (int p = 0; p < ranks; ++p)
-            if (p != group.rank()) {
-              query_of_others += partition.heads.query[p].size();
-              packed_of_others += partition.heads.query[p].size() + 2 * partition.heads.key_value[p].size();
-            }
-          const int64_t my_query = partition.heads.query[group.rank()].size();
-          const int64_t my_packed = my_query + 2 * partition.heads.key_value[group.rank()].size();
-          const int64_t row_bytes = batch * kWidth * 4;
-          group.reset_traffic();
-          const at::Tensor qkv = seq_to_heads_qkv(
-              group, partition, at::ones({batch, s, heads.query + 2 * heads.key_value, kWidth}));
-          EXPECT_EQ(sent(), s * row_bytes * packed_of_others);
-          const HeadsQkv by_heads = split_qkv(qkv, my_query, (my_packed - my_query) / 2);
-          const at::Tensor o = heads_to_seq(group, partition, at::ones(by_heads.q.sizes()));
-          EXPECT_EQ(sent(), (tokens - s) * row_bytes * my_query);
-          seq_to_heads_pair(group, partition, o, o);
-          EXPECT_EQ(sent(), 2 * s * row_bytes * query_of_others);
-          heads_to_seq_qkv(
-              group, partition,
-              {at::ones(by_heads.q.sizes()), at::ones(by_heads.k.sizes()), at::ones(by_heads.v.sizes())});
-          EXPECT_EQ(sent(), (tokens - s) * row_bytes * my_packed);
-        });
-    }
-}
-
 TEST(Ulysses, a_partition_that_does_not_fit_the_group_is_a_bug_and_says_so) {
   Group group("ulysses", nullptr, {0}, 0, std::chrono::milliseconds(0));
   const UlyssesPartition partition{{5, 1}, share_heads(6, 3, 1)};
