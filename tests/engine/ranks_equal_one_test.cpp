@@ -10,18 +10,16 @@
 #include "trireme/engine/assemble.h"
 #include "trireme/model/checkpoint_files.h"
 
+#include "tests/engine/step_outcome.h"
 #include "tests/engine/tiny_model.h"
 #include "tests/support/relative_error.h"
 
 namespace trireme::ranks_equal_one_test {
 namespace {
 
+using testing::expect_same;
+using testing::Outcome;
 using testing::TemporaryFolder;
-
-struct Outcome {
-  StepResult step;
-  std::map<std::string, at::Tensor> gradients;
-};
 
 // `micro` micro-batches of B samples of S tokens; the ranks of a dp index take the samples of that index.
 Outcome run(const std::filesystem::path& model, int ranks, const EngineOptions& options, int64_t batch,
@@ -46,14 +44,6 @@ Outcome run(const std::filesystem::path& model, int ranks, const EngineOptions& 
     }
   });
   return outcome;
-}
-
-void expect_same(const Outcome& a, const Outcome& b, double tolerance, const std::string& what) {
-  EXPECT_NEAR(a.step.loss / b.step.loss, 1, tolerance) << what;
-  EXPECT_NEAR(a.step.gradient_norm / b.step.gradient_norm, 1, tolerance) << what;
-  EXPECT_EQ(a.step.target_tokens, b.step.target_tokens) << what;
-  for (const auto& [name, gradient] : b.gradients)
-    EXPECT_LT(testing::relative_error(a.gradients.at(name), gradient), tolerance) << what << ": " << name;
 }
 
 TEST(Engine, any_ulysses_degree_gives_the_gradients_of_one_rank) {
