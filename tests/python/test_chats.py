@@ -16,9 +16,9 @@ import tokenizers
 import transformers
 import trireme
 from chat_cases import CHATML, FORGETS, GOOD, LLAMA3, MISTRAL, SAID, TEMPLATES, TOKENIZERS, TRL_TEMPLATES, byte_level, chat_of, marked, of_transformers, plain, predicted_text, targets_by_bytes, tokenized
+from program import BINARY, run
 from test_token_set import files_in
 
-BINARY = os.environ["TRIREME_BINARY"]
 # In some tokenizers here the templates' marks are no special tokens.
 pytestmark = pytest.mark.filterwarnings("ignore:.*which is no special token")
 
@@ -334,7 +334,7 @@ def test_chats_mix_with_chats_and_text_of_their_tokenizer_and_of_no_other(tmp_pa
         tokenizer.chat_template = plain(CHATML)
         trireme.tokenize_chats(tokenizer, [{"messages": chat_of("Hi", answer)}], tmp_path / name)
     (tmp_path / "in.txt").write_text("Hi")
-    subprocess.run([BINARY, "tokenize", "--tokenizer", tmp_path / "model", "--input", tmp_path / "in.txt", "--output", tmp_path / "text"], check=True)
+    run(tmp_path, "tokenize", "--tokenizer", "model", "--input", "in.txt", "--output", "text")
     assert mixes("few", "many") and mixes("few", "text") and mixes("other", "others")
     assert not mixes("few", "other") and not mixes("text", "others")
 

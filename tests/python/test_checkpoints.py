@@ -13,17 +13,14 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-BINARY = os.environ["TRIREME_BINARY"]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 from hf_reference import names_in_file
 
+from program import make_tiny, run
+
 TINY = ["tiny", "tiny-mistral", "tiny-qwen2", "tiny-qwen3", "tiny-mixtral", "tiny-qwen3-moe", "tiny-gemma2", "tiny-gemma3", "tiny-gemma4", "tiny-gemma4-e2b", "tiny-ministral3", "tiny-qwen3.5",
         "tiny-qwen3.5-moe"]
-
-
-def init(out, *arguments, check=True):
-    return subprocess.run([BINARY, "init", "--out", str(out), *arguments], check=check, capture_output=True, text=True)
 
 
 def weights(folder):
@@ -35,7 +32,7 @@ def weights(folder):
 
 @pytest.mark.parametrize("preset", TINY + ["small"])
 def test_every_parameter_is_loaded_and_none_is_left_over(tmp_path, preset):
-    init(tmp_path, "--preset", preset, *(["--set", "num_hidden_layers=2"] if preset == "small" else []))
+    run(".", "init", "--out", tmp_path, "--preset", preset, *(["--set", "num_hidden_layers=2"] if preset == "small" else []))
     model, report = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"] and not report["mismatched_keys"]
     written = weights(tmp_path)
@@ -60,8 +57,8 @@ def test_every_parameter_is_loaded_and_none_is_left_over(tmp_path, preset):
 # To the nearest, which is torch's own rounding but for one value in 131,072: of two as near that of the larger magnitude
 # is taken (docs/methods/precision.md), as compute reads them.
 def test_low_precision_is_the_fp32_model_rounded(tmp_path):
-    init(tmp_path / "a", "--preset", "tiny", "--seed", "5")
-    init(tmp_path / "b", "--preset", "tiny", "--seed", "5", "--dtype", "bfloat16")
+    make_tiny(tmp_path / "a")
+    make_tiny(tmp_path / "b", "--dtype", "bfloat16")
     full, half = weights(tmp_path / "a"), weights(tmp_path / "b")
     others = elements = 0
     for name in full:
@@ -75,22 +72,21 @@ def test_low_precision_is_the_fp32_model_rounded(tmp_path):
 
 def test_the_seed_and_nothing_else_decides_the_values(tmp_path):
     for folder, seed in (("a", "1"), ("b", "1"), ("c", "2")):
-        init(tmp_path / folder, "--preset", "tiny", "--seed", seed)
+        make_tiny(tmp_path / folder, "--seed", seed)
     a, b, c = (weights(tmp_path / folder) for folder in "abc")
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert not torch.equal(a["lm_head.weight"], c["lm_head.weight"])
 
 
 def test_changes_of_the_configuration_reach_transformers(tmp_path):
-    init(tmp_path, "--preset", "tiny", "--set", "hidden_size=96", "--set", "rope_scaling.rope_type=linear",
-         "--set", "rope_scaling.factor=4.0")
+    make_tiny(tmp_path, "--set", "hidden_size=96", "--set", "rope_scaling.rope_type=linear", "--set", "rope_scaling.factor=4.0")
     config = AutoModelForCausalLM.from_pretrained(tmp_path).config
     assert config.hidden_size == 96
     assert config.rope_parameters["rope_type"] == "linear" and config.rope_parameters["factor"] == 4.0
 
 
 def test_the_tokenizer_of_the_tiny_presets_is_loaded_and_gives_back_any_text(tmp_path):
-    init(tmp_path, "--preset", "tiny")
+    make_tiny(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     text = "for (int i = 0; i < n; ++i)  // naïve 漢字 🙂\n\tx;"
     assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
@@ -101,10 +97,9 @@ def test_the_tokenizer_of_the_tiny_presets_is_loaded_and_gives_back_any_text(tmp
 
 def test_a_folder_that_is_not_empty_is_left_alone_unless_asked(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    refused = init(tmp_path, "--preset", "tiny", check=False)
-    assert refused.returncode == 78 and "--overwrite" in refused.stderr
+    assert "--overwrite" in run(".", "init", "--out", tmp_path, "--preset", "tiny", code=78)
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
-    init(tmp_path, "--preset", "tiny", "--overwrite")
+    make_tiny(tmp_path, "--overwrite")
     assert (tmp_path / "notes.txt").read_text() == "mine" and (tmp_path / "model.safetensors").exists()
 
 
@@ -116,17 +111,16 @@ def test_a_folder_that_is_not_empty_is_left_alone_unless_asked(tmp_path):
     (["--preset", "tiny", "--set", "vocab_size=100"], "byte-level tokenizer"),
 ])
 def test_a_wrong_request_is_told_apart_and_suggests(tmp_path, arguments, expected):
-    refused = init(tmp_path / "out", *arguments, check=False)
-    assert refused.returncode == 78 and expected in refused.stderr
+    assert expected in run(".", "init", "--out", tmp_path / "out", *arguments, code=78)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("scaling", ["yarn:4", "linear:4", "dynamic:4", "llama3:4"])
 def test_rope_by_flags_is_the_rope_that_transformers_reads(tmp_path, scaling):
     """What `init --rope_scaling` writes, transformers computes, and so does Trireme by the flag alone on the model without it."""
-    sizes = ["--preset", "tiny", "--seed", "3", "--set", "max_position_embeddings=32"]
-    init(tmp_path / "plain", *sizes)
-    init(tmp_path / "scaled", *sizes, "--rope_scaling", scaling, "--rope_theta", "20000")
+    sizes = ["--set", "max_position_embeddings=32"]
+    make_tiny(tmp_path / "plain", *sizes)
+    make_tiny(tmp_path / "scaled", *sizes, "--rope_scaling", scaling, "--rope_theta", "20000")
     config = AutoConfig.from_pretrained(tmp_path / "scaled")
     kind, factor = scaling.split(":")
     assert config.rope_parameters["rope_type"] == kind and config.rope_parameters["factor"] == float(factor)
@@ -136,7 +130,6 @@ def test_rope_by_flags_is_the_rope_that_transformers_reads(tmp_path, scaling):
         assert config.rope_parameters["original_max_position_embeddings"] == 32
     reference = tmp_path / "reference.safetensors"
     subprocess.run([sys.executable, ROOT / "tools/hf_reference.py", tmp_path / "scaled", "--seq", "100", "--out", reference], check=True)
-    verify = [BINARY, "verify", "--model", str(tmp_path / "plain"), "--reference", str(reference), "--threads", "1"]
-    by_flags = subprocess.run([*verify, "--rope_scaling", scaling, "--rope_theta", "20000"], capture_output=True, text=True)
-    assert by_flags.returncode == 0, by_flags.stdout + by_flags.stderr
-    assert subprocess.run(verify, capture_output=True).returncode == 1
+    verify = ["verify", "--model", tmp_path / "plain", "--reference", reference, "--threads", 1]
+    run(".", *verify, "--rope_scaling", scaling, "--rope_theta", 20000)
+    run(".", *verify, code=1)

@@ -15,8 +15,9 @@ import pytest
 import trireme
 from trireme.metrics_file import MetricsFile, read_record
 
+from program import make_tiny
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BINARY = os.environ["TRIREME_BINARY"]
 LIMIT_SECONDS = 600  # of what hangs; a slow machine needs a tenth of it
 
 
@@ -24,9 +25,8 @@ LIMIT_SECONDS = 600  # of what hangs; a slow machine needs a tenth of it
 def options(tmp_path_factory):
     """Of a run of steps of some milliseconds."""
     folder = tmp_path_factory.mktemp("engine")
-    subprocess.run([BINARY, "init", "--preset", "tiny", "--out", folder / "tiny", "--seed", "1"], check=True, capture_output=True)
     (folder / "text.txt").write_text(" ".join(f"Line {i} follows line {i - 1}." for i in range(500)))
-    return dict(model_name_or_path=folder / "tiny", train_file=folder / "text.txt", max_seq_length=64, per_device_train_batch_size=1,
+    return dict(model_name_or_path=make_tiny(folder / "tiny"), train_file=folder / "text.txt", max_seq_length=64, per_device_train_batch_size=1,
                 report_to="none", threads=1, peak_tflops=1, device="cpu")  # fmt: skip
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from program import BINARY, make_tiny, run
+
 ROOT = Path(__file__).resolve().parents[2]
-BINARY = os.environ["TRIREME_BINARY"]
 # Two nodes of one task; of srun's own options, those of the examples.
 SRUN = """#!/bin/bash
 while [[ $1 == --* ]]; do shift; done
@@ -37,8 +38,8 @@ def cluster(tmp_path_factory):
         (folder / "bin" / name).write_text(text)
         (folder / "bin" / name).chmod(0o755)
     (folder / "text.txt").write_text(" ".join(f"Line {i} follows line {i - 1}." for i in range(2000)))
-    subprocess.run([BINARY, "init", "--preset", "tiny", "--out", folder / "tiny", "--seed", "1"], check=True)
-    subprocess.run([BINARY, "tokenize", "--tokenizer", folder / "tiny", "--input", folder / "text.txt", "--output", folder / "set"], check=True)
+    make_tiny(folder / "tiny")
+    run(folder, "tokenize", "--tokenizer", "tiny", "--input", "text.txt", "--output", "set")
     (folder / "run.secret").write_text("0123456789abcdef" * 4)
     (folder / "run.secret").chmod(0o600)
     return folder
@@ -79,8 +80,7 @@ def test_a_job_that_is_asked_to_stop_is_put_into_the_queue_again(cluster):
 
 
 def flags_of(command):
-    done = subprocess.run([BINARY, command, "--help"], capture_output=True, text=True, check=True)
-    return set(re.findall(r"^  (--\w+)", done.stdout, re.M))
+    return set(re.findall(r"^  (--\w+)", run(".", command, "--help"), re.M))
 
 
 def test_the_pytorchjob_has_the_operators_fields_and_a_command_of_trireme():

@@ -16,16 +16,12 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, get_linear_schedule_with_warmup
 
-BINARY = os.environ["TRIREME_BINARY"]
+from program import make_tiny, run
+
 TOOL = Path(__file__).resolve().parents[2] / "tools/from_transformers.py"
 TEXT = "Every rower pulls one hull: twice six is twelve, " * 2
 LENGTH = len(TEXT) + 1  # with the token that ends a document
 STEPS, SAVED, RATE, WARMUP, DECAY = 8, 3, 3e-3, 2, 0.1
-
-
-def init(folder, *arguments):
-    subprocess.run([BINARY, "init", "--preset", "tiny", "--seed", "7", "--out", str(folder), *arguments], check=True,
-                   capture_output=True)
 
 
 class TrainerOf:
@@ -70,19 +66,17 @@ def refusal(checkpoint, out):
 
 
 def go_on(checkpoint, folder, out, *more, steps=STEPS):
-    return subprocess.run(
-        [BINARY, "train", "--model_name_or_path", str(checkpoint), "--train_file", str(folder / "text.jsonl"), "--output_dir",
-         str(out), "--resume_from_checkpoint", "true", "--max_steps", str(steps), "--learning_rate", str(RATE), "--warmup_steps",
-         str(WARMUP), "--adam_beta2", "0.98", "--weight_decay", str(DECAY), "--max_grad_norm", "1", "--save_steps", "1",
-         "--max_seq_length", str(LENGTH), "--per_device_train_batch_size", "1", "--peak_tflops", "1", "--threads", "1", *more],
-        capture_output=True, text=True)
+    return run(
+        folder, "train", "--model_name_or_path", checkpoint, "--train_file", "text.jsonl", "--output_dir", out, "--resume_from_checkpoint", "true",
+        "--max_steps", steps, "--learning_rate", RATE, "--warmup_steps", WARMUP, "--adam_beta2", 0.98, "--weight_decay", DECAY, "--max_grad_norm", 1,
+        "--save_steps", 1, "--max_seq_length", LENGTH, "--per_device_train_batch_size", 1, "--peak_tflops", 1, "--threads", 1, *more)
 
 
 @pytest.fixture(scope="module", params=["one file", "shards, tied"])
 def trained(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trainer")
     sharded = request.param != "one file"
-    init(folder / "model", *(["--set", "tie_word_embeddings=true"] if sharded else []))
+    make_tiny(folder / "model", *(["--set", "tie_word_embeddings=true"] if sharded else []))
     (folder / "text.jsonl").write_text((json.dumps({"text": TEXT}) + "\n") * 40)
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     ids = torch.tensor([tokenizer(TEXT, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]])
@@ -107,10 +101,9 @@ def test_every_step_after_the_conversion_is_the_one_that_transformers_takes(trai
     converted = subprocess.run([sys.executable, str(TOOL), str(checkpoint), "--out", str(tmp_path)], capture_output=True, text=True)
     assert converted.returncode == 0, converted.stderr
     assert f"--output_dir {tmp_path} --resume_from_checkpoint true --learning_rate 0.003" in converted.stdout
-    run = go_on(checkpoint, folder, tmp_path)
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert f"resumed at step {SAVED} of {STEPS}" in run.stdout and "the data begins at its beginning" in run.stdout
-    assert "changed option: learning_rate" not in run.stdout
+    said = go_on(checkpoint, folder, tmp_path)
+    assert f"resumed at step {SAVED} of {STEPS}" in said and "the data begins at its beginning" in said
+    assert "changed option: learning_rate" not in said
     further = "additional_chat_templates/tool_use.jinja"
     for step in (SAVED, STEPS):
         assert (tmp_path / f"checkpoints/step-{step}" / further).read_bytes() == (checkpoint / further).read_bytes()
@@ -135,8 +128,8 @@ def test_steps_that_overflowed_in_fp16_did_not_move_the_schedule(trained, tmp_pa
 def test_other_options_than_the_trainer_s_are_told(trained, tmp_path):
     folder, checkpoint, _, _ = trained
     tool().convert(checkpoint, tmp_path)
-    run = go_on(checkpoint, folder, tmp_path, "--adam_beta1", "0.8", "--zero", "3", steps=4)
-    assert "changed option: adam_beta1 0.9 -> 0.8" in run.stdout and "changed option: max_steps 8 -> 4" in run.stdout
+    said = go_on(checkpoint, folder, tmp_path, "--adam_beta1", "0.8", "--zero", "3", steps=4)
+    assert "changed option: adam_beta1 0.9 -> 0.8" in said and "changed option: max_steps 8 -> 4" in said
     assert "is there already" in refusal(checkpoint, tmp_path)
 
 

@@ -24,7 +24,6 @@ MODELS = {
     "Phi": {},  # a head with a bias
     "ModernBert": dict(local_attention=8),  # labels of the token itself
 }
-ALONE = trireme.SequenceGroup.alone()
 
 
 def make_model(family, changes, **more):

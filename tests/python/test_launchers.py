@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-BINARY = os.environ["TRIREME_BINARY"]
+from program import BINARY, make_tiny
 
 
 def free_port():
@@ -24,7 +24,7 @@ def train(tmp_path_factory):
     folder = tmp_path_factory.mktemp("launchers")
     text = folder / "text.txt"
     text.write_text(" ".join(f"Line {i} follows line {i - 1}." for i in range(500)))
-    subprocess.run([BINARY, "init", "--preset", "tiny", "--out", folder / "tiny", "--seed", "1"], check=True)
+    make_tiny(folder / "tiny")
     return lambda name: (folder / name, ["train", "--model_name_or_path", str(folder / "tiny"), "--train_file", str(text), "--output_dir", str(folder / name),
                                          "--max_seq_length", "64", "--per_device_train_batch_size", "1", "--max_steps", "2", "--logging_steps", "1",
                                          "--ulysses", "2", "--threads", "1", "--device", "cpu"])

@@ -3,8 +3,6 @@ and Transformers with the engine's loss.
 """
 
 import json
-import os
-import subprocess
 
 import pytest
 import torch
@@ -12,16 +10,11 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-BINARY = os.environ["TRIREME_BINARY"]
+from program import run
+
 END_OF_TEXT = 256  # of the byte-level tokenizer that `trireme init` writes: a token a byte before it
 LENGTH, STEPS, RATE = 80, 6, 1e-2
 TEXTS = ["a boat with three rows of oars " * count for count in (1, 2)] + ["ten ships, twenty ships; " * 3, "x"]
-
-
-def run(folder, *words, code=0):
-    done = subprocess.run([BINARY, *map(str, words)], cwd=folder, capture_output=True, text=True, timeout=600)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout if code == 0 else done.stderr
 
 
 def base_model(folder):

@@ -12,14 +12,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-BINARY = os.environ["TRIREME_BINARY"]
+from program import make_tiny, run
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     folder = tmp_path_factory.mktemp("project") / "run"
-    subprocess.run([BINARY, "new", str(folder), "--variant", "transformers"], check=True, capture_output=True)
-    subprocess.run([BINARY, "init", "--preset", "tiny", "--out", str(folder / "model"), "--set", "num_hidden_layers=2"], check=True, capture_output=True)
+    run(".", "new", folder, "--variant", "transformers")
+    make_tiny(folder / "model", "--set", "num_hidden_layers=2")
     return folder
 
 

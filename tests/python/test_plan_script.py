@@ -12,8 +12,9 @@ import sys
 
 import pytest
 
+from program import make_tiny, run
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BINARY = os.environ["TRIREME_BINARY"]
 SCRIPT = """\
 import torch
 from datasets import Dataset
@@ -53,7 +54,7 @@ if trainer.is_world_process_zero():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("script")
-    subprocess.run([BINARY, "init", "--preset", "tiny", "--out", folder / "tiny", "--seed", "1"], check=True, capture_output=True)
+    make_tiny(folder / "tiny")
     (folder / "text.txt").write_text("\n".join(f"Line {i} follows line {i - 1}, and {i * i} is its square." for i in range(200)))
     (folder / "train.py").write_text(SCRIPT)
     return folder
@@ -61,8 +62,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plan(folder):
-    words = [BINARY, "plan", "--script", "train.py", "--gpu", "h100-80gb", "--gpus", "2", "--sp", "2", "--zero", "0", "--json"]
-    return json.loads(subprocess.run(words, cwd=folder, check=True, capture_output=True, text=True).stdout)
+    return json.loads(run(folder, "plan", "--script", "train.py", "--gpu", "h100-80gb", "--gpus", 2, "--sp", 2, "--zero", 0, "--json"))
 
 
 def output_of(words, folder):
@@ -99,7 +99,7 @@ def test_the_native_command_runs_with_what_the_script_says(folder, plan):
     words = shlex.split(plan["launch"])
     assert words[0] == "trireme"
     change = {"TEXT": "text.txt", "RUN": "run", "cuda": "cpu"}
-    output_of([BINARY, *(change.get(word, word) for word in words[1:]), "--threads", "1"], folder)
+    run(folder, *(change.get(word, word) for word in words[1:]), "--threads", 1)
     steps = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
     assert [step["step"] for step in steps] == [1, 2, 3, 4]
     assert all(step["learning_rate"] == pytest.approx(1e-3) for step in steps)

@@ -2,19 +2,18 @@
 
 import html.parser
 import json
-import os
-import subprocess
 
 import pytest
 import trireme
 
-BINARY = os.environ["TRIREME_BINARY"]
+from program import run
+
 REQUEST = dict(model="llama3-8b", gpus=8, gpu="h100-80gb", max_seq_length="8k")
 
 
 def test_a_plan_is_what_the_program_prints():
     flags = [word for name, value in REQUEST.items() for word in (f"--{name}", str(value))]
-    printed = json.loads(subprocess.run([BINARY, "plan", *flags, "--zero", "3", "--json"], check=True, capture_output=True, text=True).stdout)
+    printed = json.loads(run(".", "plan", *flags, "--zero", 3, "--json"))
     plan = trireme.plan(**REQUEST, zero=3)
     assert plan == printed and plan["fits"] and plan["best"]["configuration"]["zero"] == 3
 

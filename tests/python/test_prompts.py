@@ -4,10 +4,8 @@
 
 import json
 import math
-import os
 import random
 import shutil
-import subprocess
 
 import pytest
 import torch
@@ -15,16 +13,11 @@ import trireme
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-BINARY = os.environ["TRIREME_BINARY"]
+from program import make_tiny, run
+
 END_OF_TEXT = 256  # of the byte-level tokenizer that `trireme init` writes: a token a byte before it
 LENGTH = 96
 RATE = 0.5
-
-
-def run(folder, *words, code=0):
-    done = subprocess.run([BINARY, *map(str, words)], cwd=folder, capture_output=True, text=True, timeout=600)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout if code == 0 else done.stderr
 
 
 def make_documents():
@@ -37,7 +30,7 @@ def make_documents():
 @pytest.fixture(scope="module")
 def tuning(tmp_path_factory):
     folder = tmp_path_factory.mktemp("prompts")
-    run(folder, "init", "--preset", "tiny", "--out", "model", "--seed", 1)
+    make_tiny(folder / "model")
     documents = make_documents()
     lines = [json.dumps({"prompt": prompt, "completion": completion}) for prompt, completion in documents]
     lines.insert(4, json.dumps({"text": "Every token of this line is predicted."}))

@@ -1,7 +1,6 @@
 """TensorBoard's own reader sees in a run's event files what metrics.jsonl holds, also of a run that was killed and resumed."""
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -10,21 +9,20 @@ import numpy
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
 
-BINARY = os.environ["TRIREME_BINARY"]
+from program import BINARY, make_tiny, run
 
 
 @pytest.fixture(scope="module")
 def model_and_text(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tensorboard")
-    subprocess.run([BINARY, "init", "--preset", "tiny", "--out", str(folder / "model"), "--set", "hidden_size=16",
-                    "intermediate_size=16"], check=True, capture_output=True)
+    make_tiny(folder / "model", "--set", "hidden_size=16", "intermediate_size=16")
     (folder / "text.txt").write_text("".join(f"Line {n} of this text has the square {n * n}.\n" for n in range(400)))
     return folder / "model", folder / "text.txt"
 
 
 def train(model_and_text, out, *more):
     model, text = model_and_text
-    return [BINARY, "train", "--model_name_or_path", str(model), "--train_file", str(text), "--max_seq_length", "128",
+    return ["train", "--model_name_or_path", str(model), "--train_file", str(text), "--max_seq_length", "128",
             "--per_device_train_batch_size", "2", "--peak_tflops", "1", "--threads", "1", "--lr_scheduler_type", "constant",
             "--output_dir", str(out), *more]
 
@@ -66,8 +64,7 @@ def check_equal(series, records, prefix):
 
 def test_every_number_of_the_metrics_is_a_point_at_its_step(tmp_path, model_and_text):
     out = tmp_path / "run"
-    subprocess.run(train(model_and_text, out, "--max_steps", "6", "--eval_steps", "4", "--validation_split_percentage", "20"),
-                   check=True, capture_output=True)
+    run(".", *train(model_and_text, out, "--max_steps", "6", "--eval_steps", "4", "--validation_split_percentage", "20"))
     steps, evaluations = records_of(out)
     assert sorted(steps) == [1, 2, 3, 4, 5, 6] and sorted(evaluations) == [4, 6]
     series = scalars_of(out / "runs")
@@ -86,7 +83,7 @@ def test_every_number_of_the_metrics_is_a_point_at_its_step(tmp_path, model_and_
 
 def test_points_behind_the_checkpoint_of_a_killed_run_are_dropped_when_it_goes_on(tmp_path, model_and_text):
     out = tmp_path / "run"
-    process = subprocess.Popen(train(model_and_text, out, "--max_steps", "1000000", "--save_steps", "50"),
+    process = subprocess.Popen([BINARY, *train(model_and_text, out, "--max_steps", "1000000", "--save_steps", "50")],
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.time() + 600
@@ -98,8 +95,7 @@ def test_points_behind_the_checkpoint_of_a_killed_run_are_dropped_when_it_goes_o
         process.wait()
     reached = max(scalars_of(out / "runs")["train/loss"])
     assert reached >= 60
-    subprocess.run(train(model_and_text, out, "--max_steps", "55", "--save_steps", "50", "--resume_from_checkpoint",
-                         str(out / "checkpoints" / "step-50")), check=True, capture_output=True)
+    run(".", *train(model_and_text, out, "--max_steps", "55", "--save_steps", "50", "--resume_from_checkpoint", out / "checkpoints" / "step-50"))
     steps, _ = records_of(out)
     assert sorted(steps) == list(range(1, 56))
     assert len(list((out / "runs").iterdir())) == 2
@@ -111,7 +107,5 @@ def test_points_behind_the_checkpoint_of_a_killed_run_are_dropped_when_it_goes_o
     (["--report_to", "none", "--logging_dir", "logs"], "--logging_dir"),
 ])
 def test_a_report_that_cannot_be_made_is_refused(tmp_path, model_and_text, arguments, expected):
-    refused = subprocess.run(train(model_and_text, tmp_path / "run", "--max_steps", "1", *arguments), capture_output=True,
-                             text=True)
-    assert refused.returncode == 78 and expected in refused.stderr
+    assert expected in run(".", *train(model_and_text, tmp_path / "run", "--max_steps", "1", *arguments), code=78)
     assert not (tmp_path / "run").exists()

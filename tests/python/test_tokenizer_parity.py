@@ -1,11 +1,9 @@
 """`trireme tokenize` gives the ids of the Hugging Face tokenizers library on random text of every script, and on source
 code, with larger vocabularies; and what it writes is Megatron-LM's indexed dataset."""
 import json
-import os
 import pathlib
 import random
 import struct
-import subprocess
 import sys
 import unicodedata
 
@@ -13,13 +11,14 @@ import numpy
 import pytest
 import tokenizers
 
+from program import run
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests/tokenizer/fixtures"
-BINARY = os.environ.get("TRIREME_BINARY", str(ROOT / "build/cpu/bin/trireme"))
 
 
 def tokenize(*arguments):
-    return subprocess.run([BINARY, "tokenize", *map(str, arguments)], capture_output=True, text=True, check=True)
+    return run(".", "tokenize", *arguments)
 
 
 def read_indexed(prefix):

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-BINARY = os.environ["TRIREME_BINARY"]
+from program import BINARY, make_tiny, run
+
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_SECONDS = 600
 STEPS = 8
@@ -65,12 +66,12 @@ def wait_for_step(folder, output, step, process):
 def day(tmp_path_factory):
     """A folder with the model, its tokens, the guide's configuration mended, and the run that nothing disturbs."""
     folder = tmp_path_factory.mktemp("day")
-    finish([BINARY, "init", "--preset", "tiny", "--set", "max_position_embeddings=1024", "--out", "model"], folder)
+    make_tiny(folder / "model", "--set", "max_position_embeddings=1024")
     text = "\n\n".join((ROOT / "docs" / name).read_text() for name in ("launching.md", "architecture.md", "options.md"))
     (folder / "text.txt").write_text(text)
-    finish([BINARY, "tokenize", "--tokenizer", "model", "--input", "text.txt", "--output", "set"], folder)
+    run(folder, "tokenize", "--tokenizer", "model", "--input", "text.txt", "--output", "set")
     (folder / "ds_config.json").write_text(json.dumps(GUIDE))
-    finish([BINARY, "config", "fix", "ds_config.json", "--ranks", "2", "--output", "fixed.json"], folder)
+    run(folder, "config", "fix", "ds_config.json", "--ranks", 2, "--output", "fixed.json")
     finish([*launch(2), *train("undisturbed")], folder)
     assert len(losses(folder, "undisturbed")) == STEPS
     return folder

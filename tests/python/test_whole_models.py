@@ -13,7 +13,8 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-from test_lora import LENGTH, TEXTS, loss_of, losses_of, losses_of_steps, run, train
+from program import make_tiny, run
+from test_lora import LENGTH, TEXTS, loss_of, losses_of, losses_of_steps, train
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "parity"))
 import make_fixtures
@@ -41,7 +42,7 @@ def whole(request, tmp_path_factory):
                                   "num_global_key_value_heads": None}
     if request.param.startswith("gemma4"):  # which has no forward without
         config["text_config"]["pad_token_id"] = 0
-    run(folder, "init", "--preset", "tiny", "--out", "model", "--seed", 1)  # for its tokenizer
+    make_tiny(folder / "model")  # for its tokenizer
     for file in ("config.json", "model.safetensors"):
         (folder / "model" / file).unlink()
     (folder / "config.json").write_text(json.dumps(config))
@@ -184,7 +185,7 @@ def test_a_plan_says_of_what_it_is(whole):
 
 def test_what_cannot_go_into_a_whole_model_is_refused(whole, tmp_path):
     train(whole, tmp_path / "run")
-    run(whole, "init", "--preset", "tiny", "--out", tmp_path / "tiny")
+    make_tiny(tmp_path / "tiny")
     export = ["export", "--checkpoint", tmp_path / "run", "--out", tmp_path / "out"]
     assert "no language model inside" in run(whole, *export, "--into", tmp_path / "tiny", code=78)
     assert "--dtype" in run(whole, *export, "--into", "model", "--dtype", "bfloat16", code=78)
