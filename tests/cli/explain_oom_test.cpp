@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
-#include <sstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,6 +14,7 @@
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/words_of.h"
 
 namespace fs = std::filesystem;
 
@@ -60,11 +59,6 @@ Words with(Words words, const Words& more) {
   return words;
 }
 
-Words words_of(const std::string& text) {
-  std::istringstream in(text);
-  return {std::istream_iterator<std::string>(in), {}};
-}
-
 // `run` with these flags in place of its own of the same names.
 Words changed(const Words& run, const Words& flags) {
   Words words;
@@ -105,14 +99,14 @@ TEST_F(ExplainOom, each_set_of_changes_given_as_flags_takes_what_was_told_and_fi
            "--host_memory_limit 200g",
        }) {
     SCOPED_TRACE(run);
-    const Words words = with(words_of(run), {"--explain_oom"});
+    const Words words = with(testing::words_of(run), {"--explain_oom"});
     const Json before = answer_of(words, 0);
     EXPECT_EQ(before["fits"], false);
     ASSERT_FALSE(before["sets"].empty());
     for (const Json& set : before["sets"]) {
       const std::string flags = set["flags"];
       SCOPED_TRACE(flags);
-      const Json after = answer_of(changed(words, words_of(flags)), 0);
+      const Json after = answer_of(changed(words, testing::words_of(flags)), 0);
       EXPECT_EQ(after["fits"], true);
       EXPECT_EQ(after["cost"], set["cost"]);
     }

@@ -1,7 +1,5 @@
 // What the planner proposes against an out-of-memory error is what train and its reader of DeepSpeed's
 // configuration take, and both mean the same; train takes what runners-up differ by, too.
-#include <sstream>
-
 #include <gtest/gtest.h>
 
 #include "trireme/cli/deepspeed_config.h"
@@ -11,20 +9,17 @@
 
 #include "tests/plan/llama_3_8b.h"
 #include "tests/plan/small_request.h"
+#include "tests/support/other_value.h"
+#include "tests/support/words_of.h"
 
 namespace trireme::memory_change_flags_test {
 namespace {
-
-std::vector<std::string> words_of(const std::string& text) {
-  std::istringstream in(text);
-  return {std::istream_iterator<std::string>(in), {}};
-}
 
 // "--zero 3 --x y" -> zero 3, x y
 std::map<std::string, std::string> options_of(const std::string& flags) {
   std::map<std::string, std::string> options;
   std::string name;
-  for (const std::string& word : words_of(flags)) {
+  for (const std::string& word : testing::words_of(flags)) {
     if (word.starts_with("--"))
       options[name = word.substr(2)];
     else
@@ -33,16 +28,13 @@ std::map<std::string, std::string> options_of(const std::string& flags) {
   return options;
 }
 
-std::string text_of(const Json& value) {
-  return value.is_string() ? value.get<std::string>() : value.dump();
-}
-
 void expect_train_takes(const std::string& line) {
   SCOPED_TRACE(line);
   TrainFlags flags;
   OptionParser parser{"train", ""};
   flags.declare(parser);
-  EXPECT_NO_THROW(parser.parse(words_of("--model_name_or_path m --output_dir o --train_file f " + line)));
+  EXPECT_NO_THROW(
+      parser.parse(testing::words_of("--model_name_or_path m --output_dir o --train_file f " + line)));
 }
 
 // Every kind of change: a batch of 4, two data-parallel ranks, nothing offloaded, nothing computed again.
@@ -87,7 +79,7 @@ TEST(MemoryChangeFlags, a_patch_of_ds_config_means_its_flags) {
         // DeepSpeed's degree is that of all ranks of a sequence.
         const std::string option = value.option == "sp" ? "ulysses" : value.option;
         ASSERT_TRUE(flags.contains(option)) << option;
-        EXPECT_EQ(flags.at(option), text_of(value.value));
+        EXPECT_EQ(flags.at(option), testing::word_of(value.value));
       }
       EXPECT_TRUE(config.without_meaning.empty());
     }

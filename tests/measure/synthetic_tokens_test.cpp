@@ -1,21 +1,18 @@
 // The tokens of the formula, against values that bench/peers/peer_data.py gave.
 #include "trireme/measure/synthetic_tokens.h"
 
-#include <numeric>
 #include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "trireme/base/sum_of.h"
+
 namespace trireme {
 namespace {
 
 using ::testing::ElementsAre;
-
-int64_t sum(const std::vector<int64_t>& values) {
-  return std::accumulate(values.begin(), values.end(), int64_t{0});
-}
 
 TEST(SyntheticTokens, are_those_of_the_python_program) {
   EXPECT_THAT(synthetic_tokens(0, 0, 12, 32000),
@@ -23,9 +20,9 @@ TEST(SyntheticTokens, are_those_of_the_python_program) {
   EXPECT_THAT(synthetic_tokens(3, 70000, 12, 32000),
               ElementsAre(522, 579, 864, 241, 216, 73, 382, 950, 671, 300, 493, 434));
   EXPECT_THAT(synthetic_tokens(0, 1, 12, 70), ElementsAre(5, 42, 17, 32, 37, 62, 47, 42, 10, 67, 2, 27));
-  EXPECT_EQ(sum(synthetic_tokens(0, 0, 5000, 32000)), 2590258);
-  EXPECT_EQ(sum(synthetic_tokens(3, 70000, 5000, 32000)), 2571751);
-  EXPECT_EQ(sum(synthetic_tokens(0, 1, 5000, 70)), 170144);
+  EXPECT_EQ(sum_of(synthetic_tokens(0, 0, 5000, 32000)), 2590258);
+  EXPECT_EQ(sum_of(synthetic_tokens(3, 70000, 5000, 32000)), 2571751);
+  EXPECT_EQ(sum_of(synthetic_tokens(0, 1, 5000, 70)), 170144);
 }
 
 TEST(SyntheticTokens, slices_of_all_ranks_join_to_the_samples_and_targets_are_the_next_tokens) {
