@@ -7,7 +7,7 @@ import unittest.mock
 import pytest
 import torch
 import trireme
-from test_parallelize import SMALL, alone, compare, compare_checkpointed, gradients, make_batch, shared
+from test_parallelize import SMALL, alone, by_turns, compare, compare_checkpointed, gradients, make_batch, shared
 
 DELTA = dict(num_hidden_layers=4, linear_key_head_dim=8, linear_value_head_dim=4, linear_num_key_heads=2, linear_num_value_heads=4)
 EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16)
@@ -98,12 +98,12 @@ def run_families(group, ring):
     """Padding on the left is below: the attention of transformers has no fp64 for rows without a key."""
     for name in MODELS:
         model = make_model(name)
-        for kind in ("plain", "packed", "right padding"):
-            batch = make_batch(kind, name)
+        batches = {kind: make_batch(kind, name) for kind in ("plain", "packed", "right padding")}
+        with in_fp64(model):
+            truths = by_turns(group, lambda batch: each_document_alone(model, batch), batches)
+        for kind, batch in batches.items():
             try:
-                with in_fp64(model):
-                    truth = each_document_alone(model, batch)
-                compare(truth, shared(model, batch, group, ring))
+                compare(truths[kind], shared(model, batch, group, ring))
             except Exception as error:
                 raise AssertionError(f"{name}, {kind}") from error
 

@@ -132,14 +132,14 @@ def test_two_ranks_are_as_one_process(alone, tmp_path):
     resumed = {"sp_size": 2, "resume": str(tmp_path / "runs" / f"run{len(GATE)}" / "checkpoint-10")}
     sharded = {"sp_size": 2, **FSDP}
     adamw = {"optim": "adamw_torch", "learning_rate": 1e-3}  # without a state, torch cannot load an optimizer under FSDP 2
-    saved_shards = {**saved, **FSDP, **adamw}
-    resumed_shards = {**sharded, **adamw, "resume": str(tmp_path / "runs" / f"run{len(GATE) + 2}" / "checkpoint-10")}
+    saved_shards = {**saved, **FSDP, **adamw, "steps": 6, "save_steps": 3}
+    resumed_shards = {**sharded, **adamw, "steps": 6, "resume": str(tmp_path / "runs" / f"run{len(GATE) + 2}" / "checkpoint-3")}
     smoothed = "Trainer, label smoothing"  # FSDP 2 changes the name of the model's class, by which a trainer knows that labels shift
     runs = [(case, {"sp_size": 2}) for case in GATE] + [("Trainer", options) for options in (saved, resumed, saved_shards, resumed_shards)]
     runs += [(case, sharded) for case in [*FEW, smoothed, "SFT, LoRA"]]
     evaluated = {"sp_size": 2, "evaluate": True}
     runs.append(("Trainer", evaluated))
-    in_16_bits = [{"sp_size": 2, "bf16": True}, {"sp_size": 2, "bf16": True, "evaluate": True}]
+    in_16_bits = [{"sp_size": 2, "bf16": True, "steps": 5, "evaluate": evaluate} for evaluate in (False, True)]
     runs += [("SFT, bfd", options) for options in in_16_bits]  # whose forward is TRL's, below Accelerate's
     found = results(2, tmp_path / "runs", runs)
     trained, evaluated_first = (found["SFT, bfd", repr(options)] for options in in_16_bits)
