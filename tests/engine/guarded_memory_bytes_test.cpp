@@ -20,7 +20,8 @@ namespace {
 
 using testing::MemoryCase;
 
-constexpr int64_t kMost_tokens = 520;  // the reference kernel is slow, and is not what is looked at
+// More than a tile on each of two ranks, and than a window; the reference kernel, which is slow, is not looked at.
+constexpr int64_t kMost_tokens = 400;
 
 // Of what is offloaded to the host, units and shares pass through the device.
 std::vector<MemoryCase> cases_beside_the_host() {

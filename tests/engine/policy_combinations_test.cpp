@@ -38,8 +38,8 @@ TEST_F(PolicyCombinations, every_pair_of_choices_gives_the_numbers_of_the_plain_
     SCOPED_TRACE(describe(c));
     const double tolerance = testing::tolerance_of(c);
 
-    const Outcome sgd = run_policy(model_.path(), c, find_optimizer("sgd"), 5);
-    const Outcome& plain_sgd = plain_.of(c, find_optimizer("sgd"), 5);
+    const Outcome sgd = run_policy(model_.path(), c, find_optimizer("sgd"), 3);
+    const Outcome& plain_sgd = plain_.of(c, find_optimizer("sgd"), 3);
     for (const auto& [name, gradient] : sgd.gradients)
       EXPECT_LT(testing::relative_error(gradient, plain_sgd.gradients.at(name)), tolerance) << name;
     for (const auto& [name, weights] : sgd.weights)

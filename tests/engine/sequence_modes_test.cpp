@@ -82,27 +82,32 @@ EngineOptions options_of(const Mode& mode) {
   return options;
 }
 
-void expect_modes_equal_one_rank(const std::filesystem::path& model, const Input& input,
+// Of several inputs a mode has one, by turns.
+void expect_modes_equal_one_rank(const std::filesystem::path& model, const std::vector<Input>& inputs,
                                  const std::string& what, double tolerance = kTolerance) {
-  const Outcome one = run(model, {}, input);
-  for (const Mode& mode : modes())
-    expect_same(run(model, options_of(mode), input), one, tolerance,
-                cat(what, ", ulysses ", mode.ulysses, " ring ", mode.ring, " chunks ", mode.head_chunks));
+  std::vector<Outcome> one;
+  for (const Input& input : inputs) one.push_back(run(model, {}, input));
+  size_t turn = 0;
+  for (const Mode& mode : modes()) {
+    expect_same(run(model, options_of(mode), inputs[turn]), one[turn], tolerance,
+                cat(what, inputs[turn].documents.empty() ? "" : ", packed", ", ulysses ", mode.ulysses,
+                    " ring ", mode.ring, " chunks ", mode.head_chunks));
+    turn = (turn + 1) % inputs.size();
+  }
 }
 
 // A document of one token, one longer than a share, borders inside shares, another pack in each sample, and
 // padding.
-std::vector<Documents> packs() {
+Input packed() {
   std::vector<int64_t> padded{0, 7, 46};
   for (int64_t end = 47; end <= 61; ++end) padded.push_back(end);
-  return {Documents({0, 1, 40, 45, 61}), Documents(padded)};
+  return {2, 61, {Documents({0, 1, 40, 45, 61}), Documents(padded)}};
 }
 
 TEST(SequenceModes, gradients_are_those_of_one_rank) {
   TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), testing::tiny_llama_config(6, 3));
-  expect_modes_equal_one_rank(folder.path(), {}, "one document");
-  expect_modes_equal_one_rank(folder.path(), {2, 61, packs()}, "packed");
+  for (const Input& input : {Input(), packed()}) expect_modes_equal_one_rank(folder.path(), {input}, "llama");
 }
 
 TEST(SequenceModes, windows_of_some_layers_hold_in_every_mode) {
@@ -114,36 +119,32 @@ TEST(SequenceModes, windows_of_some_layers_hold_in_every_mode) {
   config["sliding_window"] = 17;
   config["max_window_layers"] = 1;
   testing::write_tiny_model(folder.path(), config);
-  expect_modes_equal_one_rank(folder.path(), {}, "windows");
-  expect_modes_equal_one_rank(folder.path(), {2, 61, packs()}, "windows, packed");
+  for (const Input& input : {Input(), packed()})
+    expect_modes_equal_one_rank(folder.path(), {input}, "windows");
 }
 
 TEST(SequenceModes, layers_with_another_rotary_embedding_hold_in_every_mode) {
   TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), testing::tiny_gemma3_config(6, 3));
-  expect_modes_equal_one_rank(folder.path(), {}, "gemma 3");
-  expect_modes_equal_one_rank(folder.path(), {2, 61, packs()}, "gemma 3, packed");
+  expect_modes_equal_one_rank(folder.path(), {Input(), packed()}, "gemma 3");
 }
 
 TEST(SequenceModes, capped_scores_hold_in_every_mode) {
   TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), testing::tiny_gemma2_config(6, 3));
-  expect_modes_equal_one_rank(folder.path(), {}, "gemma 2");
-  expect_modes_equal_one_rank(folder.path(), {2, 61, packs()}, "gemma 2, packed");
+  expect_modes_equal_one_rank(folder.path(), {Input(), packed()}, "gemma 2");
 }
 
 TEST(SequenceModes, layers_with_other_heads_hold_in_every_mode) {
   TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), testing::tiny_gemma4_config(6, 3));
-  expect_modes_equal_one_rank(folder.path(), {}, "gemma 4", kSharpTolerance);
-  expect_modes_equal_one_rank(folder.path(), {2, 61, packs()}, "gemma 4, packed", kSharpTolerance);
+  expect_modes_equal_one_rank(folder.path(), {Input(), packed()}, "gemma 4", kSharpTolerance);
 }
 
 TEST(SequenceModes, keys_of_earlier_layers_and_layer_inputs_hold_in_every_mode) {
   TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), testing::tiny_gemma4_e2b_config(6, 3));
-  expect_modes_equal_one_rank(folder.path(), {}, "gemma 4 E2B", kSharpTolerance);
-  expect_modes_equal_one_rank(folder.path(), {2, 61, packs()}, "gemma 4 E2B, packed", kSharpTolerance);
+  expect_modes_equal_one_rank(folder.path(), {Input(), packed()}, "gemma 4 E2B", kSharpTolerance);
 }
 
 // Four value heads read two key heads: two ranks have a key head each, more share them, and of more than four
@@ -151,31 +152,30 @@ TEST(SequenceModes, keys_of_earlier_layers_and_layer_inputs_hold_in_every_mode) 
 TEST(SequenceModes, delta_nets_hold_in_every_mode) {
   TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), testing::tiny_qwen3_5_config(6, 3));
-  expect_modes_equal_one_rank(folder.path(), {}, "qwen 3.5");
-  expect_modes_equal_one_rank(folder.path(), {2, 61, packs()}, "qwen 3.5, packed");
+  for (const Input& input : {Input(), packed()})
+    expect_modes_equal_one_rank(folder.path(), {input}, "qwen 3.5");
 }
 
 TEST(SequenceModes, experts_hold_in_every_mode) {
   TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), testing::tiny_mixture_config(6, 3));
-  expect_modes_equal_one_rank(folder.path(), {}, "mixture");
-  expect_modes_equal_one_rank(folder.path(), {2, 61, packs()}, "mixture, packed");
+  expect_modes_equal_one_rank(folder.path(), {Input(), packed()}, "mixture");
   TemporaryFolder beside;
   testing::write_tiny_model(beside.path(), testing::tiny_gemma4_experts_config(6, 3));
-  expect_modes_equal_one_rank(beside.path(), {2, 61, packs()}, "experts beside an MLP, packed");
+  expect_modes_equal_one_rank(beside.path(), {packed()}, "experts beside an MLP");
 }
 
 TEST(SequenceModes, delta_nets_and_shared_experts_hold_in_every_mode) {
   TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), testing::tiny_qwen3_next_config(6, 3));
-  expect_modes_equal_one_rank(folder.path(), {2, 61, packs()}, "qwen 3 next, packed");
+  expect_modes_equal_one_rank(folder.path(), {packed()}, "qwen 3 next");
 }
 
 TEST(SequenceModes, full_attention_of_an_encoder_holds_in_every_mode) {
   TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), testing::tiny_bert_config(6));
-  expect_modes_equal_one_rank(folder.path(), {}, "encoder");
-  expect_modes_equal_one_rank(folder.path(), {2, 61, packs()}, "encoder, packed");
+  for (const Input& input : {Input(), packed()})
+    expect_modes_equal_one_rank(folder.path(), {input}, "encoder");
 }
 
 TEST(SequenceModes, sparse_blocks_hold_over_ulysses_ranks_and_change_the_numbers) {
