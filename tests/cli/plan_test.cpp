@@ -359,7 +359,8 @@ TEST_F(PlanCommand, exits_1_where_nothing_fits) {
   const Output output =
       output_of({"--model", "llama3-8b", "--gpu", cpu().string(), "--max_seq_length", "4k"});
   EXPECT_EQ(output.code, 1);
-  EXPECT_THAT(output.text, AllOf(HasSubstr("DOES NOT FIT"), HasSubstr("trireme init --preset llama3-8b")));
+  EXPECT_THAT(output.text, AllOf(HasSubstr("DOES NOT FIT"), HasSubstr("--explain_oom"),
+                                 HasSubstr("run out of memory:\ntrireme init --preset llama3-8b")));
 }
 
 TEST_F(PlanCommand, refuses_an_attention_kernel_that_the_gpu_the_dtype_or_the_model_lacks) {

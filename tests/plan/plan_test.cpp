@@ -182,13 +182,17 @@ TEST(Plan, takes_no_more_tokens_a_step_than_a_rank_of_its_run_holds) {
 
 TEST(Plan, tells_of_other_axes_where_weights_do_not_fit_and_with_high_degrees) {
   PlanRequest request = small_request(2, 8192, 6 * kMiB);
-  EXPECT_THAT(make_plan(request).advice, ::testing::Contains(HasSubstr("tensor and pipeline parallelism")));
+  const auto tells = ::testing::Contains(HasSubstr("tensor and pipeline parallelism"));
+  EXPECT_THAT(make_plan(request).advice, ::testing::Not(tells));  // offloads them
+  request.pinned.offload_parameters = request.pinned.offload_optimizer = Offload::none;
+  EXPECT_THAT(make_plan(request).advice, tells);
   request = small_request(64, 1 << 20, 200 * kMiB);
   request.pinned.sp = 64;
   EXPECT_THAT(make_plan(request).advice,
               ::testing::Contains(HasSubstr("tensor parallelism inside each machine")));
   request.pinned.sp = 2;
-  EXPECT_TRUE(make_plan(request).advice.empty());
+  EXPECT_THAT(make_plan(request).advice,
+              ::testing::Not(::testing::Contains(HasSubstr("tensor parallelism"))));
 }
 
 TEST(Plan, files_say_what_was_chosen) {

@@ -157,6 +157,10 @@ std::vector<std::string> advice_on_line(const PlanFlags& flags, const PlannedMod
   return advice;
 }
 
+std::string launch_heading(bool fits) {
+  return fits ? "\nlaunch:\n" : "\nlaunch, which by the forecast would run out of memory:\n";
+}
+
 int plan_of_stages(const PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
                    const PlanRequest& of_run, const std::vector<std::string>& advice) {
   const std::vector<int64_t> lengths = parse_stage_lengths(flags.stages);
@@ -179,7 +183,8 @@ int plan_of_stages(const PlanFlags& flags, const OptionParser& parser, const Pla
   const std::string launch = write_stages(flags, parser, model, request, stages);
   flags.pages.write_stages(request, plans, launch);
   for (Json& stage : json) stage["launch"] = launch;
-  const std::string text = flags.json ? "" : cat(stages_text(request, plans), advised, "\nlaunch:\n", launch);
+  const std::string text =
+      flags.json ? "" : cat(stages_text(request, plans), advised, launch_heading(fits), launch);
   std::cout << (flags.json ? json.dump(1) + "\n" : text) << std::flush;
   return fits ? 0 : 1;
 }
@@ -344,7 +349,7 @@ int run_plan(const std::vector<std::string>& arguments) {
   if (flags.json)
     std::cout << json.dump(1) << std::endl;
   else
-    std::cout << plan_text(request, plan) << "\nlaunch:\n" << launch << more << std::flush;
+    std::cout << plan_text(request, plan) << launch_heading(plan.fits()) << launch << more << std::flush;
   return plan.fits() ? 0 : 1;
 }
 

@@ -1,9 +1,11 @@
 #include "trireme/plan/other_axes.h"
 
-#include <algorithm>
+#include <utility>
 
+#include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/forecast/store_bytes.h"
+#include "trireme/plan/lacking_memory.h"
 #include "trireme/plan/planned_inputs.h"
 
 namespace trireme {
@@ -11,14 +13,34 @@ namespace {
 
 constexpr int kManyDevices = 64, kHighDegree = 32;
 
-// Of weights, gradients and optimizer, sharded over all devices and nothing offloaded.
-int64_t sharded_state_bytes(const PlanRequest& request, const Configuration& configuration) {
-  Configuration sharded = configuration;
+// With weights, gradients and optimizer sharded over all devices, and in `where`.
+ForecastInputs sharded_inputs(const PlanRequest& request, const Planned& best, Offload where) {
+  Configuration sharded = best.configuration;
   sharded.zero = 3;
-  sharded.offload.parameters = sharded.offload.optimizer = Offload::none;
-  const ForecastInputs inputs =
-      planned_inputs(request, sharded, std::max(request.tokens, int64_t{1} * sharded.sequence_ranks()), 0);
-  return parameter_bytes(inputs) + gradient_bytes(inputs) + optimizer_bytes(inputs);
+  sharded.offload.parameters = sharded.offload.optimizer = where;
+  sharded.offload.activations = Offload::none;
+  return planned_inputs(request, sharded, best.tokens(), /*sp_rank=*/0);
+}
+
+// Where they are on the devices and do not fit there; empty: they do.
+std::string advice_on_state(const PlanRequest& request, const Planned& best) {
+  const Configuration& c = best.configuration;
+  if (c.offload.parameters != Offload::none || c.offload.optimizer != Offload::none) return "";
+  const ForecastInputs inputs = sharded_inputs(request, best, Offload::none);
+  const int64_t state = parameter_bytes(inputs) + gradient_bytes(inputs) + optimizer_bytes(inputs),
+                limit = best.memory.limits.device_bytes;
+  if (state <= limit) return "";
+  std::string text =
+      cat("weights, gradients and optimizer alone take ", format_bytes(state), " of ", format_bytes(limit),
+          " on each device with ZeRO 3 over ", c.ranks(),
+          ". Others split such models by tensor and pipeline parallelism, which are not built here: they "
+          "shard no more than ZeRO 3 does, so more GPUs help as much");
+  if (best.memory.limits.host_bytes > 0 && host_can_step(inputs, request.hardware)) {
+    ForecastInputs on_host = sharded_inputs(request, best, Offload::cpu);
+    text += cat(". With --zero 3, --offload_optimizer cpu and --offload_params cpu they take ",
+                host_share_text(request, c.ranks(), planned_memory(request, on_host).host_bytes));
+  }
+  return text;
 }
 
 }  // namespace
@@ -26,15 +48,7 @@ int64_t sharded_state_bytes(const PlanRequest& request, const Configuration& con
 std::vector<std::string> advice_on_other_axes(const PlanRequest& request, const Planned& best) {
   std::vector<std::string> advice;
   const Configuration& c = best.configuration;
-  const int64_t state = sharded_state_bytes(request, c),
-                limit = memory_limits(request, c.ranks()).device_bytes;
-  if (state > limit)
-    advice.push_back(
-        cat("weights, gradients and optimizer alone take ", format_bytes(state), " of ", format_bytes(limit),
-            " on each device with ZeRO 3 over ", c.ranks(),
-            ". Others split such models by tensor and pipeline parallelism, which are not built here: ",
-            "they shard no more than ZeRO 3 does, so more GPUs, or --offload_optimizer and --offload_params, "
-            "help as much"));
+  if (std::string text = advice_on_state(request, best); !text.empty()) advice.push_back(std::move(text));
   if (c.ranks() >= kManyDevices && c.sequence_ranks() >= kHighDegree)
     advice.push_back(cat(
         "from ", kManyDevices, " GPUs on with ", c.sequence_ranks(),

@@ -6,6 +6,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/plan/check_request.h"
+#include "trireme/plan/lacking_memory.h"
 #include "trireme/plan/other_axes.h"
 
 namespace trireme {
@@ -107,6 +108,8 @@ Plan plan_of(const PlanRequest& request, bool with_frontier) {
     add_frontier(plan, request, search);
   }
   plan.advice = advice_on_other_axes(request, plan.best);
+  for (std::string& line : advice_on_lacking_memory(request, plan.best))
+    plan.advice.push_back(std::move(line));
   plan.counts = search.counts();
   return plan;
 }

@@ -208,7 +208,7 @@ std::string plan_text(const PlanRequest& request, const Plan& plan) {
   if (!plan.fits())
     text += row("would fit", cat(plan.longest_tokens > 0 ? cat("at most ", format_count(plan.longest_tokens),
                                                                " tokens on ", plan.devices)
-                                                         : "no length",
+                                                         : cat("no length on ", plan.devices),
                                  plan.devices_needed ? cat("; this length on ", *plan.devices_needed) : ""));
   text += runners_up_text(plan) + frontier_text(plan.frontier);
   for (const std::string& line : plan.advice) text += cat("\n", line, "\n");
