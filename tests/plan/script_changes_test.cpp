@@ -1,6 +1,7 @@
 // What a Trainer's script is told to change, and what it says to the planner.
 #include "trireme/plan/script_changes.h"
 
+#include <filesystem>
 #include <map>
 
 #include <gmock/gmock.h>
@@ -19,6 +20,7 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::small_request;
+using ::testing::StartsWith;
 
 const char* const kSft =
     "import torch\n"
@@ -55,11 +57,11 @@ Planned planned(const PlanRequest& request, int data_parallel, int ulysses, int 
 }
 
 ScriptChanges changes_of(const std::string& text, int data_parallel = 2, int ulysses = 4, int ring = 1,
-                         int zero = 0) {
+                         int zero = 0, const std::string& file = "train.py") {
   const PlanRequest request = small_request(data_parallel * ulysses * ring, 65536, int64_t{1} << 34);
   Planned plan = planned(request, data_parallel, ulysses, ring);
   plan.configuration.zero = zero;
-  return script_changes(read_trainer_script(text, "train.py"), request, plan);
+  return script_changes(read_trainer_script(text, file), request, plan);
 }
 
 std::map<std::string, Json> values_of(const std::string& text) {
@@ -91,6 +93,25 @@ TEST(ScriptChanges, wrap_the_trainer_and_set_length_and_batch) {
             "train_dataset=data)\n trainer.train()\n");
   EXPECT_EQ(changes.launch.rfind("torchrun --nnodes 2 --nproc_per_node 4 ", 0), 0) << changes.launch;
   EXPECT_EQ(changes_of(kSft, 1, 4).launch, "torchrun --nproc_per_node 4 train.py");
+}
+
+// `git apply` refuses absolute paths, and those that leave its folder.
+TEST(ScriptChanges, name_the_script_below_the_folder_where_the_diff_applies) {
+  const std::filesystem::path here = std::filesystem::current_path();
+  const auto of_file = [](const std::filesystem::path& file) {
+    return changes_of(kSft, 1, 4, 1, 0, file.string());
+  };
+  for (const auto& file : {here / "sub/train.py", std::filesystem::path("./other/../sub/train.py")}) {
+    const ScriptChanges changes = of_file(file);
+    EXPECT_THAT(changes.diff, StartsWith("--- a/sub/train.py\n+++ b/sub/train.py\n"));
+    EXPECT_THAT(changes.notes, Not(Contains(HasSubstr("Apply the diff"))));
+    EXPECT_THAT(changes.launch, HasSubstr(file.string()));
+  }
+  const std::string elsewhere = (here.parent_path() / "elsewhere").string();
+  for (const char* file : {"../elsewhere/train.py", "sub/../../elsewhere/train.py"}) {
+    EXPECT_THAT(of_file(file).diff, StartsWith("--- a/train.py\n+++ b/train.py\n"));
+    EXPECT_THAT(of_file(file).notes, Contains(cat("Apply the diff in ", elsewhere, ".")));
+  }
 }
 
 TEST(ScriptChanges, name_no_sizes_where_all_ranks_share_and_the_ring_where_there_is_one) {

@@ -1,6 +1,7 @@
 #include "trireme/plan/script_changes.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 
 #include "trireme/base/error.h"
@@ -29,6 +30,18 @@ TextEdit new_argument(const std::string& text, const PythonCall& call, const std
   return {last.end, last.end, cat(has_own_line ? cat(",\n", before) : std::string(", "), argument)};
 }
 
+// A script as a diff names it, which `git apply` takes in no other form than below a folder.
+struct DiffName {
+  std::string folder, name;  // folder: empty is the working folder
+};
+DiffName diff_name(const std::string& file) {
+  namespace fs = std::filesystem;
+  const fs::path script = fs::absolute(file), folder = fs::weakly_canonical(script.parent_path()),
+                 name = script.filename(), here = (folder / name).lexically_relative(fs::current_path());
+  if (!here.empty() && *here.begin() != "..") return {"", here.generic_string()};
+  return {folder.string(), name.string()};
+}
+
 class Changes {
  public:
   Changes(const TrainerScript& script, const PlanRequest& request, const Planned& planned)
@@ -44,7 +57,10 @@ class Changes {
     share_samples();
     set_arguments();
     tell_of_memory();
-    return {unified_diff(script_.file, source_.text, edits_), launch(), std::move(notes_)};
+    const auto [folder, name] = diff_name(script_.file);
+    std::string diff = unified_diff(name, source_.text, edits_);
+    if (!diff.empty() && !folder.empty()) notes_.push_back(cat("Apply the diff in ", folder, "."));
+    return {std::move(diff), launch(), std::move(notes_)};
   }
 
  private:
