@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/plan/plan.h"
+#include "trireme/plan/plan_text.h"
 
 #include "tests/plan/small_request.h"
 
@@ -42,7 +43,7 @@ TEST(LackingMemory, of_the_host_is_told_with_the_limit_that_holds_it) {
 
 // The options that offload are searched already: what lacks is room for what they offload.
 TEST(LackingMemory, of_devices_is_told_with_the_host_that_would_hold_their_state) {
-  const PlanRequest request = with_small_host(4 * kMiB);
+  const PlanRequest request = with_small_host(6 * kMiB);
   const Plan plan = make_plan(request);
   ASSERT_FALSE(plan.fits());
   ASSERT_LE(plan.best.memory.host_over_bytes(), 0);
@@ -50,6 +51,7 @@ TEST(LackingMemory, of_devices_is_told_with_the_host_that_would_hold_their_state
               Contains(AllOf(HasSubstr("on each device"), HasSubstr("more GPUs help as much"),
                              HasSubstr("--offload_params cpu they take"), HasSubstr("that a plan may fill"),
                              HasSubstr("--host_memory_limit 2g would hold them"))));
+  EXPECT_THAT(plan_text(request, plan), HasSubstr("no length on 4"));
 }
 
 }  // namespace

@@ -70,6 +70,16 @@ TEST(Plan, that_does_not_fit_says_how_long_and_on_how_many_it_would) {
   EXPECT_THAT(plan_text(request, plan), AllOf(HasSubstr("DOES NOT FIT"), HasSubstr("this length on ")));
 }
 
+TEST(Plan, that_does_not_fit_searches_each_length_once) {
+  const PlanRequest request = small_request(1, 1 << 20, 100 * kMiB);
+  const Plan plan = make_plan(request);
+  ASSERT_FALSE(plan.fits());
+  Search alone(request);
+  EXPECT_FALSE(alone.fastest(1, request.tokens));
+  for (const Planned& each : plan.frontier) EXPECT_TRUE(alone.fastest(1, each.tokens()));
+  EXPECT_EQ(plan.counts.times, alone.counts().times + 1);  // of the one that is the least over
+}
+
 TEST(Plan, frontier_falls_in_speed_of_tokens_and_ends_at_the_longest) {
   const PlanRequest request = small_request(4, 32768, 200 * kMiB);
   const Plan plan = make_plan(request);

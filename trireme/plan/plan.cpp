@@ -33,10 +33,13 @@ bool can_be_planned(const PlanRequest& request, int devices, int64_t tokens) {
   }
 }
 
+bool held_on(Search& search, const PlanRequest& request, int devices) {
+  return can_be_planned(request, devices, request.tokens) && search.holds(devices, request.tokens);
+}
+
 // nullopt: the options that are given do not allow so many, or they do not suffice.
 std::optional<Planned> planned_on(Search& search, const PlanRequest& request, int devices) {
-  if (!can_be_planned(request, devices, request.tokens)) return std::nullopt;
-  if (!search.holds(devices, request.tokens)) return std::nullopt;
+  if (!held_on(search, request, devices)) return std::nullopt;
   auto best = search.fastest(devices, request.tokens);
   if (best && best->time.tokens_per_second < request.target_tokens_per_second) return std::nullopt;
   return best;
@@ -49,17 +52,20 @@ std::optional<int> more_devices(Search& search, const PlanRequest& request) {
     return std::nullopt;
   for (int devices = request.devices * 2; devices <= kMostDevices; devices *= 2) {
     if (devices > machine && devices % machine != 0) continue;
-    if (planned_on(search, request, devices)) return devices;
+    const bool suffice = request.target_tokens_per_second > 0
+                             ? planned_on(search, request, devices).has_value()
+                             : held_on(search, request, devices);
+    if (suffice) return devices;
   }
   return std::nullopt;
 }
 
 void add_frontier(Plan& plan, const PlanRequest& request, Search& search) {
   constexpr int64_t kShortest = 8192;
+  if (plan.longest_tokens == 0) return;
   std::vector<int64_t> lengths;
-  const int64_t longest = std::max(plan.longest_tokens, plan.best.tokens());
-  for (int64_t tokens = kShortest; tokens < longest; tokens *= 2) lengths.push_back(tokens);
-  lengths.push_back(longest);
+  for (int64_t tokens = kShortest; tokens < plan.longest_tokens; tokens *= 2) lengths.push_back(tokens);
+  lengths.push_back(plan.longest_tokens);
   for (const int64_t tokens : lengths) {
     if (tokens == plan.best.tokens() && plan.fits()) {
       plan.frontier.push_back(plan.best);
