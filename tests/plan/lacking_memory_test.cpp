@@ -34,7 +34,7 @@ TEST(LackingMemory, of_the_host_is_told_with_the_limit_that_holds_it) {
   ASSERT_FALSE(plan.fits());
   ASSERT_LE(plan.best.memory.device_over_bytes(), 0);
   EXPECT_THAT(plan.advice,
-              AllOf(Contains(HasSubstr("--host_memory_limit 2g would hold them")),
+              AllOf(Contains(HasSubstr("--host_memory_limit 2g would do")),
                     Contains(HasSubstr("--explain_oom")), Not(Contains(HasSubstr("on each device")))));
   request.hardware.host_memory_bytes = 2 * kGiB;
   EXPECT_TRUE(make_plan(request).fits());
@@ -50,7 +50,7 @@ TEST(LackingMemory, of_devices_is_told_with_the_host_that_would_hold_their_state
   EXPECT_THAT(plan.advice,
               Contains(AllOf(HasSubstr("on each device"), HasSubstr("more GPUs help as much"),
                              HasSubstr("--offload_params cpu they take"), HasSubstr("that a plan may fill"),
-                             HasSubstr("--host_memory_limit 2g would hold them"))));
+                             HasSubstr("--host_memory_limit 2g would do"))));
   EXPECT_THAT(plan_text(request, plan), HasSubstr("no length on 4"));
 }
 

@@ -76,6 +76,7 @@ TEST(Plan, that_does_not_fit_searches_each_length_once) {
   ASSERT_FALSE(plan.fits());
   Search alone(request);
   EXPECT_FALSE(alone.fastest(1, request.tokens));
+  EXPECT_EQ(plan.frontier.back().tokens(), plan.longest_tokens);
   for (const Planned& each : plan.frontier) EXPECT_TRUE(alone.fastest(1, each.tokens()));
   EXPECT_EQ(plan.counts.times, alone.counts().times + 1);  // of the one that is the least over
 }

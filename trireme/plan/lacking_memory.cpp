@@ -24,7 +24,7 @@ std::string host_share_text(const PlanRequest& request, int ranks, int64_t host_
       cat(format_bytes(host_bytes), " of the ", format_bytes(limit), " of each host that a plan may fill");
   if (host_bytes > limit)
     text += cat("; --host_memory_limit ", host_memory_gib(request, ranks, host_bytes),
-                "g would hold them, where the machines have so much");
+                "g would do, where the machines have so much");
   return text;
 }
 
