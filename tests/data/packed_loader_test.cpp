@@ -224,11 +224,6 @@ TEST_F(PackedLoaderTest, a_state_of_another_order_is_refused) {
   skipping.packing.long_documents = LongDocuments::skip;
   PackedLoader others = loader(skipping);
   EXPECT_THAT(message_of<DataError>([&] { others.restore(cut); }), HasSubstr("long_documents \"cut\""));
-  Json before_the_option = cut;  // a state of then: all cut
-  before_the_option.erase("long_documents");
-  loader(options(10, 1, 7, Packing::none)).restore(before_the_option);
-  EXPECT_THAT(message_of<DataError>([&] { others.restore(before_the_option); }),
-              HasSubstr("long_documents \"cut\""));
   PackedLoader other_range(numbers_.set, {0, 500}, options(10, 1, 7));
   EXPECT_THAT(message_of<DataError>([&] { other_range.restore(state); }), HasSubstr("range_end"));
   EXPECT_THAT(message_of<DataError>([&] { dealt.restore(Json::array()); }),

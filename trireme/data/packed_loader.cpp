@@ -59,16 +59,7 @@ Json PackedLoader::state() const {
           {"shuffle", options.shuffle}};
 }
 
-void PackedLoader::restore(const Json& saved) {
-  Json state = saved;
-  // States saved before --packing existed: all packed by concat and called a row a window.
-  if (state.is_object() && !state.contains("packing") && state.contains("window")) {
-    state["packing"] = name_of(Packing::concat);
-    state["row"] = state["window"];
-  }
-  // And before --long_documents did: all cut.
-  if (state.is_object() && !state.contains("long_documents"))
-    state["long_documents"] = name_of(LongDocuments::cut);
+void PackedLoader::restore(const Json& state) {
   const std::string origin = "the saved state of the data loader";
   const int64_t epoch = whole_number(state, "epoch", {0, int64_t{1} << 53}, origin);
   const int64_t row = whole_number(state, "row", {}, origin);
