@@ -373,6 +373,8 @@ TEST(AdapterFolder, that_asks_for_what_is_not_built_is_refused_by_name) {
   EXPECT_THAT(message({{"init_lora_weights", "pissa"}}), HasSubstr("changes the model's weights too"));
   EXPECT_THAT(message({{"target_modules", Json::array()}}), HasSubstr("expected a list"));
   EXPECT_THAT(message({{"r", 0}}), HasSubstr("\"r\" is 0"));
+  EXPECT_THAT(message({{"r", kMostLoraRank + 1}}), HasSubstr("\"r\" is 16385"));
+  EXPECT_THAT(message({{"lora_alpha", 0}}), HasSubstr("lora_alpha is 0; expected a number above 0"));
 }
 
 }  // namespace

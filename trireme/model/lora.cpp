@@ -67,13 +67,13 @@ class AdapterBuilder {
         }
         adapted_.insert(last_name(module));
         adapted.rows.push_back({(spec->offset - matrix.offset) / matrix.columns, spec->shape[0], ++tensor});
-        a.push_back({module + ".lora_A.weight", lora_.rank});
+        a.push_back({cat(module, kLoraA), lora_.rank});
         modules.push_back(module);
       }
       if (adapted.rows.empty()) continue;
       build.matrix(adapted.a, a, matrix.columns);
       for (size_t part = 0; part < modules.size(); ++part)
-        build.matrix(adapted.rows[part].b, {{modules[part] + ".lora_B.weight", adapted.rows[part].rows}},
+        build.matrix(adapted.rows[part].b, {{cat(modules[part], kLoraB), adapted.rows[part].rows}},
                      lora_.rank);
       matrices.push_back(std::move(adapted));
       ++tensor;
@@ -126,12 +126,11 @@ class AdapterBuilder {
 }  // namespace
 
 void list_lora_options(OptionList& list, LoraOptions& lora) {
-  constexpr double kMostRank = 1 << 14;
   list.count(
-          "lora_r", lora.rank, from_to(0, kMostRank),
+          "lora_r", lora.rank, from_to(0, kMostLoraRank),
           "train LoRA matrices of this rank beside the model's, which stay as they are; 0: train the model")
       .on_resume(ResumeRule::by_content);
-  list.real("lora_alpha", lora.alpha, above(0, 1e9), "what they add is scaled by this over --lora_r")
+  list.real("lora_alpha", lora.alpha, kLoraAlphas, "what they add is scaled by this over --lora_r")
       .on_resume(ResumeRule::by_content);
   list.flag("use_rslora", lora.rslora, "scaled by --lora_alpha over the root of --lora_r")
       .on_resume(ResumeRule::by_content);
@@ -187,12 +186,11 @@ Adapters make_adapters(const ModelConfig& config, const ModelLayout& layout, con
 }
 
 std::vector<std::string> adapted_modules(const Adapters& adapters) {
-  constexpr std::string_view kB = ".lora_B.weight";
   std::vector<std::string> modules;
   for (const UnitSpec& unit : adapters.units)
     for (const ParameterSpec& spec : unit.parameters) {
-      if (!spec.name.ends_with(kB)) continue;
-      const std::string name = last_name(spec.name.substr(0, spec.name.size() - kB.size()));
+      if (!spec.name.ends_with(kLoraB)) continue;
+      const std::string name = last_name(spec.name.substr(0, spec.name.size() - kLoraB.size()));
       if (!contains(modules, name)) modules.push_back(name);
     }
   return modules;
@@ -206,7 +204,7 @@ at::Tensor initial_adapter_values(const UnitSpec& unit, uint64_t seed) {
   const at::NoGradGuard no_grad;
   at::Tensor flat = at::zeros({unit.elements}, at::kFloat);
   for (const ParameterSpec& spec : unit.parameters) {
-    if (!spec.name.ends_with(".lora_A.weight")) continue;
+    if (!spec.name.ends_with(kLoraA)) continue;
     // kaiming_uniform_(a=sqrt(5)), as torch.nn.Linear begins.
     const double bound = 1 / std::sqrt(static_cast<double>(spec.shape[1]));
     parameter_view(flat, spec).uniform_(-bound, bound, generator_of_parameter(spec.name, seed));

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -21,6 +22,12 @@ namespace trireme {
 
 // Before the names of a model that PEFT has adapted.
 inline constexpr const char* kAdapterPrefix = "base_model.model.";
+// Behind a module's name.
+inline constexpr std::string_view kLoraA = ".lora_A.weight", kLoraB = ".lora_B.weight";
+
+// Of options and of files alike, so that a run that begins can go on.
+inline constexpr int64_t kMostLoraRank = 1 << 14;
+inline constexpr OptionRange kLoraAlphas = above(0, 1e9);
 
 struct LoraOptions {
   int64_t rank = 0;  // r; 0: no adapters, unless `adapter` says more

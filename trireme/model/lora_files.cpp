@@ -20,8 +20,6 @@ namespace {
 
 constexpr const char* kLora = "LORA";
 constexpr const char* kNoLora = "none";
-constexpr double kMostAlpha = 1e9;
-constexpr int64_t kMostRank = 1 << 20;
 
 // Of adapter_config.json, what nothing here depends on.
 constexpr auto kWithoutMeaning =
@@ -43,7 +41,6 @@ bool means_nothing(const Json& value) {
 // Modules by the matrices that the folder holds: target_modules may be a regular expression, of which these
 // are what it met.
 std::vector<std::string> modules_in_weights(const fs::path& dir) {
-  constexpr std::string_view kA = ".lora_A.weight";
   std::set<std::string> modules;
   const SafetensorsSet weights(dir, kAdapterWeightsFile);
   for (const auto& file : weights.files())
@@ -55,8 +52,8 @@ std::vector<std::string> modules_in_weights(const fs::path& dir) {
                   ": this adapter changes what reads images, which is not run here; expected one "
                   "whose target_modules are of the language model alone, such as "
                   R"re(".*language_model.*\.(q_proj|v_proj)")re"));
-      if (!name.ends_with(kA)) continue;
-      const std::string module = name.substr(0, name.size() - kA.size());
+      if (!name.ends_with(kLoraA)) continue;
+      const std::string module = name.substr(0, name.size() - kLoraA.size());
       modules.insert(module.substr(module.rfind('.') + 1));
     }
   return {modules.begin(), modules.end()};
@@ -123,8 +120,10 @@ AdapterFolder read_adapter_config(const fs::path& dir) {
                           ", which changes the model's weights too; let PEFT convert the adapter "
                           "(save_pretrained with path_initial_model_for_weight_conversion)"));
   AdapterFolder adapter;
-  adapter.config.rank = whole_number(json, "r", {1, kMostRank}, origin);
-  adapter.config.alpha = finite_number(json, "lora_alpha", 0, kMostAlpha, origin);
+  adapter.config.rank = whole_number(json, "r", {1, kMostLoraRank}, origin);
+  adapter.config.alpha = finite_number(json, "lora_alpha", kLoraAlphas.least, kLoraAlphas.most, origin);
+  if (!kLoraAlphas.holds(adapter.config.alpha))
+    throw DataError(cat(origin, ": lora_alpha is ", adapter.config.alpha, "; expected ", kLoraAlphas.text()));
   adapter.config.rslora = true_or_false(json, "use_rslora", origin, false);
   adapter.config.targets = targets_of(json, origin, dir);
   adapter.model = text_value(json, "base_model_name_or_path", origin, "");
