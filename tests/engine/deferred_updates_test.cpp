@@ -149,6 +149,7 @@ class Watched final : public ParameterStore {
     on_release_(unit);
   }
   void prefetch(int unit) override { store_.prefetch(unit); }
+  const std::vector<UnitShare>& shares() const override { return store_.shares(); }
   MasterShare open_master(int unit) override { return store_.open_master(unit); }
   void close_master(int unit) override { store_.close_master(unit); }
   at::Tensor whole_master(int unit) override { return store_.whole_master(unit); }

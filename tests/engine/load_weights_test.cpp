@@ -18,7 +18,7 @@
 #include "trireme/comm/thread_world.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/model/unit_weights.h"
-#include "trireme/shard/masters.h"
+#include "trireme/shard/parameter_store.h"
 
 #include "tests/engine/tiny_model.h"
 #include "tests/support/error_message.h"
@@ -259,14 +259,9 @@ TEST(LoadWeights, a_file_that_is_cut_while_ranks_read_it_ends_all_of_them) {
         const fs::path file = folder / "model.safetensors";
         if (world.rank() == 0) fs::resize_file(file, fs::file_size(file) - 4);
         barrier(*mesh.all);
-        std::vector<FlatUnit> units;
-        for (const UnitSpec& unit : layout.units)
-          units.push_back({unit.name, padded_elements(unit.elements, ranks), {}});
-        const auto shares = owned_shares(units, *mesh.all, zero != ZeroStage::none);
         const auto store = make_store(layout, *mesh.all, zero);
         texts[static_cast<size_t>(world.rank())] = message_of<DataError>([&] {
-          load_weights(reader, layout, shares, *store,
-                       {*mesh.all, at::kCPU, zero == ZeroStage::none, nullptr, 256});
+          load_weights(reader, layout, *store, {*mesh.all, at::kCPU, nullptr, 256});
         });
       });
       EXPECT_THAT(texts, Each(AllOf(HasSubstr("model.safetensors"), HasSubstr("it was cut or replaced"))));

@@ -9,7 +9,8 @@
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/engine/load_weights.h"
-#include "trireme/shard/masters.h"
+#include "trireme/shard/parameter_store.h"
+#include "trireme/shard/unit_shares.h"
 
 #include "tests/engine/tiny_model.h"
 
@@ -25,11 +26,10 @@ TEST(LoadingMemory, is_that_of_a_few_pieces_whatever_the_models_size) {
   config["vocab_size"] = 5000;  // 640 KB in one parameter
   testing::write_tiny_model(folder.path(), config);
   const ModelLayout layout = make_model_layout(parse_model_config(config, "test"));
-  constexpr int kMostRanks = 4;
-  std::vector<FlatUnit> units;
-  for (const UnitSpec& unit : layout.units)
-    units.push_back({unit.name, padded_elements(unit.elements, kMostRanks), {}});
-  for (const int ranks : {1, 2, kMostRanks})
+  for (const int ranks : {1, 2, 4}) {
+    std::vector<FlatUnit> units;
+    for (const UnitSpec& unit : layout.units)
+      units.push_back({unit.name, padded_elements(unit.elements, ranks), {}});
     for (const bool whole : {true, false})
       run_ranks_as_threads(ranks, [&](World& world) {
         const Mesh mesh = make_mesh(world, {.ulysses = ranks});
@@ -37,14 +37,15 @@ TEST(LoadingMemory, is_that_of_a_few_pieces_whatever_the_models_size) {
         const MemoryScope counted(account, MemoryCategory::other);
         const auto store = make_replicated_parameters(units, *mesh.all, !whole, {});
         const int64_t before = account->state().peak_total_bytes;
-        load_weights(CheckpointReader(folder.path()), layout, owned_shares(units, *mesh.all, !whole), *store,
-                     {*mesh.all, at::kCPU, whole, nullptr, kPiece_bytes});
+        load_weights(CheckpointReader(folder.path()), layout, *store,
+                     {*mesh.all, at::kCPU, nullptr, kPiece_bytes});
         const int64_t gathered = whole && ranks > 1 ? ranks * kPiece_bytes : 0;
         EXPECT_LE(account->state().peak_total_bytes - before, 4 * kPiece_bytes + gathered + kCrumbs_bytes)
             << ranks << (whole ? " ranks, whole masters" : " ranks, shares");
         EXPECT_GE(account->state().peak_total_bytes - before, 4 * kPiece_bytes)
             << "what is read ahead is counted";
       });
+  }
 }
 
 }  // namespace

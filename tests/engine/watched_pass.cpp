@@ -55,6 +55,7 @@ class WatchedParameters final : public ParameterStore {
     held_.at(unit).fill_(kNan);
     held_.erase(unit);
   }
+  const std::vector<UnitShare>& shares() const override { return shares_; }
   MasterShare open_master(int) override { return {}; }
   void close_master(int) override {}
   at::Tensor whole_master(int) override { return {}; }
@@ -80,6 +81,7 @@ class WatchedParameters final : public ParameterStore {
   std::map<int, at::Tensor> held_;
   std::optional<int> prefetched_;
   PassRecord& record_;
+  const std::vector<UnitShare> shares_ = {};
 };
 
 // Takes each unit's gradient at its only close, and spoils the buffer.

@@ -21,8 +21,8 @@
 #include "trireme/memory/make_activation_store.h"
 #include "trireme/model/checkpoint_files.h"
 #include "trireme/model/lora_files.h"
-#include "trireme/shard/masters.h"
 #include "trireme/shard/optimizer.h"
+#include "trireme/shard/parameter_store.h"
 
 namespace fs = std::filesystem;
 
@@ -99,7 +99,6 @@ void Engine::make_stores(at::ScalarType tile_dtype) {
   const std::vector<FlatUnit> units = flat_units(layout_.trained(), mesh_.all->size());
   Group& all = *mesh_.all;
   const bool shard = options.zero != ZeroStage::none;
-  shares_ = owned_shares(units, all, shard);
 
   const bool beside_gpu = !options.device.is_cpu();
   const auto copy_stream_for = [&](Offload offload) -> std::shared_ptr<CopyStream> {
@@ -161,7 +160,7 @@ void Engine::make_stores(at::ScalarType tile_dtype) {
                           static_cast<int>(options.zero), " cuts over ", all.size(),
                           " ranks; give --zero 0, or another --optim"));
   optimizer_ = optimizer.kind->make(
-      *optimizer.kind, cut_units(units, shares_),
+      *optimizer.kind, cut_units(units, parameters_->shares()),
       {optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay, optimizer.state_dtype,
        optimizer.seed, options.device, options.offload.optimizer, spill_.get()});
   if (options.precision == Precision::fp16) loss_scaler_ = std::make_unique<LossScaler>(options.loss_scale);
@@ -190,7 +189,7 @@ void Engine::read_adapters() {
       else
         reader->read_unit(spec, flat);
     });
-    const UnitShare& share = shares_[static_cast<size_t>(unit)];
+    const UnitShare& share = parameters_->shares()[static_cast<size_t>(unit)];
     parameters_->open_master(unit).set(padded.narrow(0, share.begin, share.elements));
     parameters_->close_master(unit);
   }
@@ -239,13 +238,8 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
     const std::shared_ptr<PinnedPool> buffers =
         options.device.is_cpu() || pinned_ ? pinned_
                                            : std::make_shared<PinnedPool>(make_host_pinning(options.device));
-    const bool sharded =
-        options.zero == ZeroStage::parameters || (options.zero != ZeroStage::none && !layout_.adapted());
-    const Group& all = *mesh_.all;
-    load_weights(
-        *reader, layout_,
-        layout_.adapted() ? owned_shares(flat_units(layout_.units, all.size()), all, sharded) : shares_,
-        frozen_ ? *frozen_ : *parameters_, {*mesh_.all, options.device, !sharded, buffers.get()});
+    load_weights(*reader, layout_, frozen_ ? *frozen_ : *parameters_,
+                 {*mesh_.all, options.device, buffers.get()});
     weights_read_ = {reader->read_bytes(), now_seconds() - begin};
   }
   if (options.read_weights && layout_.adapted()) read_adapters();

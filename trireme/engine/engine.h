@@ -210,7 +210,6 @@ class Engine {
   ForecastInputs forecast_inputs_;  // of the last micro-batch
   std::optional<RecomputeChoice> recompute_choice_;
   std::optional<FitOfRanks> memory_fit_;
-  std::vector<UnitShare> shares_;       // of each unit, what this rank steps
   std::unique_ptr<SpillFile> spill_;    // for what is offloaded to disk
   std::shared_ptr<PinnedPool> pinned_;  // beside a GPU with offloaded parameters or optimizer
   UpdateInBackward backward_update_;

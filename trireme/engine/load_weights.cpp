@@ -44,20 +44,21 @@ class WeightLoader {
              .stored = &reader.stored(*spec),
              .second = reader.second_stored(*spec, layout),
              .of_ranks = {}},
-            shares[unit], pieces_[unit]);
+            unit);
     begin_reading();
   }
 
   // Collective where masters are whole. After a failure, zeros take the place of what is not read.
   void load(size_t unit, const MasterShare& master) {
+    const bool gathered = is_gathered(unit);
     for (const WeightPiece& piece : pieces_[unit]) {
       const int64_t elements = sum_of(piece.of_ranks);
       const MasterShare to = master.narrow(piece.spec->offset + piece.begin - shares_[unit].begin, elements);
       const bool checks_as_it_copies =
-          !gathers() && to.whole.defined() && to.whole.is_cpu() && !to.values.defined();
+          !gathered && to.whole.defined() && to.whole.is_cpu() && !to.values.defined();
       at::Tensor own = next(piece);
       if (!own.defined()) {
-        if (!gathers()) continue;
+        if (!gathered) continue;
         own = at::zeros({piece.own_elements}, dtype_of(*piece.stored));
       }
       if (own.scalar_type() == at::kDouble) own = own.to(at::kFloat);
@@ -67,7 +68,7 @@ class WeightLoader {
           refuse_weight(*piece.stored, *piece.spec, piece.own_begin + *found, own[*found].item<double>());
         });
       if (checks_as_it_copies) continue;
-      to.set(gathers() ? all_gather(loading_.all, own.to(loading_.device), piece.of_ranks) : own);
+      to.set(gathered ? all_gather(loading_.all, own.to(loading_.device), piece.of_ranks) : own);
     }
   }
 
@@ -77,23 +78,29 @@ class WeightLoader {
   bool is_fault() const { return is_fault_; }
 
  private:
-  bool gathers() const { return loading_.masters_whole && loading_.all.size() > 1; }
+  // Masters are whole on each of many ranks.
+  bool is_gathered(size_t unit) const {
+    const int ranks = loading_.all.size();
+    return ranks > 1 && shares_[unit].elements == padded_elements(layout_.units[unit].elements, ranks);
+  }
 
-  // `piece`: whose parameter it is; what lies in the share is appended to `pieces`.
-  void cut(WeightPiece piece, const UnitShare& share, std::vector<WeightPiece>& pieces) const {
+  // `piece`: whose parameter it is; what lies in the unit's share becomes pieces.
+  void cut(WeightPiece piece, size_t unit) {
     const ParameterSpec& spec = *piece.spec;
+    const UnitShare& share = shares_[unit];
+    const bool gathered = is_gathered(unit);
     const int64_t begin = std::max<int64_t>(share.begin - spec.offset, 0);
     const int64_t end = std::min(share.begin + share.elements - spec.offset, spec.elements);
-    const int ranks = gathers() ? loading_.all.size() : 1;
+    const int ranks = gathered ? loading_.all.size() : 1;
     const int64_t width = safetensors_element_bytes(piece.stored->dtype);
     const int64_t most = loading_.piece_bytes / width * std::min(ranks, kMostGathered);
     for (piece.begin = begin; piece.begin < end; piece.begin += most) {
       const SequenceLayout parts{std::min(most, end - piece.begin), ranks};
-      const int rank = gathers() ? loading_.all.rank() : 0;
+      const int rank = gathered ? loading_.all.rank() : 0;
       piece.of_ranks = parts.sizes();
       piece.own_begin = piece.begin + parts.begin(rank);
       piece.own_elements = parts.size(rank);
-      pieces.push_back(piece);
+      pieces_[unit].push_back(piece);
     }
   }
 
@@ -165,12 +172,11 @@ class WeightLoader {
 
 }  // namespace
 
-void load_weights(const CheckpointReader& reader, const ModelLayout& layout,
-                  const std::vector<UnitShare>& shares, ParameterStore& parameters,
+void load_weights(const CheckpointReader& reader, const ModelLayout& layout, ParameterStore& parameters,
                   const WeightLoading& loading) {
   const at::NoGradGuard no_grad;
   const MemoryScope buffers(MemoryCategory::communication);
-  WeightLoader loader(reader, layout, shares, loading);
+  WeightLoader loader(reader, layout, parameters.shares(), loading);
   Agreement agreement(loading.all, loading.device);
   for (size_t unit = 0; unit < layout.units.size(); ++unit) {
     loader.load(unit, parameters.open_master(static_cast<int>(unit)));

@@ -10,30 +10,25 @@
 // whatever the model's size.
 #pragma once
 
-#include <vector>
-
 #include "trireme/comm/group.h"
 #include "trireme/model/checkpoint_files.h"
 #include "trireme/shard/parameter_store.h"
-#include "trireme/shard/unit_shares.h"
 
 namespace trireme {
 
 struct WeightLoading {
   Group& all;           // every rank of the run
   at::Device device;    // of the run
-  bool masters_whole;   // on every rank
   PinnedPool* buffers;  // from which the memory for reading comes, beside a GPU; null: pageable memory
   // Of this rank, of one piece; with whole masters, the pieces of at most 8 ranks are gathered at once.
   int64_t piece_bytes = int64_t{8} << 20;
 };
 
-// Sets the masters of all units, and with them the values that compute reads; `shares` are the masters of
-// this rank (masters.h). The store must be fresh: padding is not written. Collective. Throws the DataError of
-// the first rank that has one (values that are not finite or not tied, a file that was cut), in the same
-// words on every rank; a tensor that is missing or misshapen is told before anything is read.
-void load_weights(const CheckpointReader& reader, const ModelLayout& layout,
-                  const std::vector<UnitShare>& shares, ParameterStore& parameters,
+// Sets the masters of all units, and with them the values that compute reads. The store must be fresh: padding
+// is not written. Collective. Throws the DataError of the first rank that has one (values that are not finite
+// or not tied, a file that was cut), in the same words on every rank; a tensor that is missing or misshapen is
+// told before anything is read.
+void load_weights(const CheckpointReader& reader, const ModelLayout& layout, ParameterStore& parameters,
                   const WeightLoading& loading);
 
 }  // namespace trireme

@@ -30,6 +30,7 @@ class ParametersInUpdate final : public ParameterStore {
   }
   bool prefetch_is_collective() const override { return store_.prefetch_is_collective(); }
 
+  const std::vector<UnitShare>& shares() const override { return store_.shares(); }
   MasterShare open_master(int unit) override {
     updates_.wait(unit);
     return store_.open_master(unit);

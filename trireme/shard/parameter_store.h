@@ -24,6 +24,7 @@
 #include "trireme/memory/spill_file.h"
 #include "trireme/shard/flat_unit.h"
 #include "trireme/shard/master_share.h"
+#include "trireme/shard/unit_shares.h"
 
 namespace trireme {
 
@@ -42,6 +43,8 @@ class ParameterStore {
   // True: prefetch is collective as gather is; all ranks call it in one order.
   virtual bool prefetch_is_collective() const { return false; }
 
+  // Of each unit, what open_master gives: this rank's share, or the whole unit.
+  virtual const std::vector<UnitShare>& shares() const = 0;
   // The masters of this rank's share (of the whole unit where masters are replicated), to be stepped with the
   // values that come with them. Valid until close_master, after which compute reads the new values. On the
   // host where the optimizer is offloaded.

@@ -52,6 +52,7 @@ class ReplicatedParameters final : public ParameterStore {
   void prefetch_master(int unit) override {
     if (masters_) masters_->prefetch(unit);
   }
+  const std::vector<UnitShare>& shares() const override { return shares_; }
   MasterShare open_master(int unit) override {
     TRIREME_ASSERT(!refreshed_.at(static_cast<size_t>(unit)), "unit ", unit,
                    " is stepped before it is gathered");

@@ -90,6 +90,7 @@ class ShardedParameters final : public ParameterStore {
     if (masters_) masters_->prefetch(unit);
     values_->prefetch(unit);
   }
+  const std::vector<UnitShare>& shares() const override { return shares_; }
   MasterShare open_master(int unit) override {
     Stepped& stepped = stepped_.at(static_cast<size_t>(unit)) = {};
     if (uploads_) uploads_->drop(unit);
