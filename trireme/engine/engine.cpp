@@ -164,10 +164,8 @@ StepResult Engine::train_step(const StepBatches& batches, double learning_rate, 
   const at::NoGradGuard no_autograd;
   const RankMemoryScope counted(memory_);
   if (options_.update_in_backward) {
-    if (batches.size() > 1)
-      throw ConfigError(cat("--update_in_backward steps a unit as soon as its gradient is whole, which ",
-                            batches.size(),
-                            " accumulated micro-batches do not allow; use --gradient_accumulation_steps 1"));
+    TRIREME_ASSERT(batches.size() == 1, "a unit is stepped as soon as its gradient is whole, and there are ",
+                   batches.size(), " micro-batches");
     wait_for_updates();  // of a step that ended early
     backward_update_ = {learning_rate, optimizer_steps_ + 1,
                         at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(options_.device))};
