@@ -344,7 +344,6 @@ at::Tensor ModelExecutor::group_backward(int64_t begin, int64_t end, const Seque
 
 at::Tensor ModelExecutor::forward_backward(const TokenBatch& batch, double scale, GradientStore& gradients,
                                            ActivationStore& activations) {
-  check(batch);
   AcrossLayers across;
   const SequenceContext context = context_of(batch, across);
   const RecomputePlan& plan = layers_.plan();

@@ -45,9 +45,9 @@ class ModelExecutor {
                 ParameterStore& parameters, const ExecutorSettings& settings,
                 ParameterStore* adapters = nullptr);
 
-  // Forward and backward of one micro-batch: adds d(sum of losses * scale) to the gradients; returns the sum
-  // of losses of this rank's tokens, [] fp64 on the device, for which nobody has waited. Collective over the
-  // sp group.
+  // Forward and backward of one micro-batch that `check` has taken: adds d(sum of losses * scale) to the
+  // gradients; returns the sum of losses of this rank's tokens, [] fp64 on the device, for which nobody has
+  // waited. Collective over the sp group.
   at::Tensor forward_backward(const TokenBatch& batch, double scale, GradientStore& gradients,
                               ActivationStore& activations);
 
