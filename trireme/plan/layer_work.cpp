@@ -36,11 +36,11 @@ class LayerWork {
                                                                 : 0;
     if (keeps[kGateUp] && copied > 0) count_.token_wise(WorkKind::copy, static_cast<double>(copied));
     if (keeps[kGateUp] && model_.has_layer_inputs()) count_.token_wise(WorkKind::copy, count_.hidden());
-    gather_layer();
+    count_.gather(kind_.unit_elements);
   }
 
   void backward(const SavedSlots& slots) {
-    gather_layer();
+    count_.gather(kind_.unit_elements);
     if (!slots[kQkv]) project();
     if (!slots[kO]) attention_.forward();
     if (!slots[kX1])
@@ -203,10 +203,6 @@ class LayerWork {
     product_backward(kind_.products.input_projection);
     product_backward(kind_.products.input_gate);
     count_.token_wise(WorkKind::copy, count_.hidden() + input_width());
-  }
-
-  void gather_layer() {
-    if (in_.zero == 3) count_.gather(kind_.unit_elements);
   }
 
   WorkCounter& count_;

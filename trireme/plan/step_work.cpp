@@ -61,7 +61,7 @@ class StepCounter {
     count_.add(WorkKind::norm, count_.head_rows * values, 0, count_.rows * values);
     count_.add(WorkKind::embedding, count_.head_rows * values, 0, count_.rows * values);
     count_.add(WorkKind::copy, count_.head_rows * values, 0, 2 * count_.rows * values);
-    if (in_.zero == 3) count_.gather(model_.unit_elements[kLayerInputsUnit]);
+    count_.gather(model_.unit_elements[kLayerInputsUnit]);
   }
   void layer_inputs_backward() {
     if (!model_.has_layer_inputs() || model_.adapted()) return;
@@ -72,7 +72,7 @@ class StepCounter {
     count_.add(WorkKind::norm_backward, count_.head_rows * values, 0, count_.rows * values);
     count_.add(WorkKind::embedding, count_.head_rows * values, 0, count_.rows * values);
     count_.add(WorkKind::copy, count_.head_rows * values, 0, 3 * count_.rows * values);
-    if (in_.zero == 3) count_.gather(model_.unit_elements[kLayerInputsUnit]);
+    count_.gather(model_.unit_elements[kLayerInputsUnit]);
   }
 
   size_t kind_index(int64_t layer) const { return kind_of_layer_.at(static_cast<size_t>(layer)); }
@@ -144,9 +144,8 @@ class StepCounter {
       count_.multiply(WorkKind::matmul, dense, count_.head_rows);
       count_.multiply(WorkKind::weight_gradient, dense, count_.gradient_width(count_.head_rows));
     }
-    if (in_.zero == 3)
-      count_.gather(model_.unit_elements.back() + (model_.tied ? model_.unit_elements.front() : 0));
-    if (in_.zero == 3) count_.gather(model_.unit_elements.front());
+    count_.gather(model_.unit_elements.back() + (model_.tied ? model_.unit_elements.front() : 0));
+    count_.gather(model_.unit_elements.front());
   }
 
   // ZeRO 2 and 3, and updates in backward, sum each micro-batch's gradients; ZeRO 0 and 1 those of the step.

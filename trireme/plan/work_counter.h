@@ -72,8 +72,9 @@ struct WorkCounter {
   double others_share() const {
     return static_cast<double>(inputs.ranks - 1) / static_cast<double>(inputs.ranks);
   }
-  // Of what ZeRO 3 shards.
+  // By ZeRO 3; other stages hold units whole.
   void gather(int64_t elements) {
+    if (inputs.zero != 3) return;
     gathered_elements += times * static_cast<double>(elements);
     const auto bytes = static_cast<double>(elements * inputs.tile_bytes);
     send(TrafficKind::gathered_parameters, 1, bytes * others_share());
