@@ -11,6 +11,7 @@
 #include "trireme/data/text_source.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/eval/rank_rows.h"
+#include "trireme/forecast/recompute_plan.h"
 #include "trireme/model/lora_files.h"
 #include "trireme/model/rope_override.h"
 #include "trireme/train/base_weights.h"
@@ -50,8 +51,9 @@ EngineOptions EvaluationFlags::resolve(const RankIdentity& identity, int64_t lon
 }
 
 void refuse_flags_of_backward(const OptionParser& parser) {
-  for (const char* flag :
-       {"recompute", "checkpoint_every", "keep_fraction", "keep_qkv_fraction", "keep_mlp_fraction"})
+  std::vector<std::string> flags{"recompute", "checkpoint_every"};
+  for (const KeptShareOption& option : kKeptShareOptions) flags.emplace_back(option.name);
+  for (const std::string& flag : flags)
     refuse_unread_flag(parser, true, flag,
                        "in an evaluation, which keeps nothing for backward; give it to train");
 }

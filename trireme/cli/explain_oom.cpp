@@ -11,6 +11,7 @@
 #include "trireme/cli/config_files.h"
 #include "trireme/cli/train.h"
 #include "trireme/engine/sequence_degrees.h"
+#include "trireme/forecast/recompute_plan.h"
 #include "trireme/forecast/tile_rules.h"
 #include "trireme/plan/check_request.h"
 #include "trireme/plan/memory_answer_text.h"
@@ -126,7 +127,7 @@ std::vector<std::string> ExplainFlags::read_run(
     if (contains(known, name) && name != "memory_budget") of_plan[name] = value;
   // Of the policy that `auto` chooses, which chooses the shares as well.
   if (of_plan.value("recompute", Json()) == name_of(Recompute::automatic))
-    for (const char* name : {"keep_fraction", "keep_qkv_fraction", "keep_mlp_fraction"}) of_plan.erase(name);
+    for (const KeptShareOption& option : kKeptShareOptions) of_plan.erase(option.name);
   parser.add_file_values(values_of_config(of_plan, file.string(), parser), Precedence::before_counts);
   return notes;
 }
