@@ -121,10 +121,9 @@ class CandidateList {
     if (pinned) return {*pinned};
     const HardwareProfile& hardware = request_.hardware;
     std::vector<Offload> all{Offload::none};
-    if (hardware.is_gpu && to_host && hardware.to_host.bytes_per_second > 0) all.push_back(Offload::cpu);
-    if (request_.allow_disk && to_host && hardware.disk_read.bytes_per_second > 0 &&
-        hardware.disk_write.bytes_per_second > 0)
-      all.push_back(Offload::disk);
+    if (!to_host) return all;
+    if (hardware.can_offload_to(Offload::cpu)) all.push_back(Offload::cpu);
+    if (request_.allow_disk && hardware.can_offload_to(Offload::disk)) all.push_back(Offload::disk);
     return all;
   }
 

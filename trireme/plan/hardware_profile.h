@@ -15,6 +15,7 @@
 
 #include "trireme/base/enum_names.h"
 #include "trireme/base/json.h"
+#include "trireme/memory/offload.h"
 
 namespace trireme {
 
@@ -145,6 +146,12 @@ struct HardwareProfile {
   // Host memory of each of so many ranks; where it is unknown, as much as its device has.
   int64_t rank_host_bytes(int ranks) const {
     return host_memory_bytes > 0 ? host_memory_bytes / machine_devices(ranks) : memory_bytes;
+  }
+
+  // Whether it has such a place beside its devices, and the speed of the way there is known.
+  bool can_offload_to(Offload place) const {
+    if (place == Offload::disk) return disk_read.bytes_per_second > 0 && disk_write.bytes_per_second > 0;
+    return is_gpu && to_host.bytes_per_second > 0;
   }
 
   const Rates& rates(int64_t element_bytes) const { return element_bytes == 2 ? rates_16_bit : rates_32_bit; }

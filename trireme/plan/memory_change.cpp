@@ -111,9 +111,7 @@ class ChangeTable {
   }
 
   bool can_offload(Offload offload) const {
-    if (offload == Offload::cpu) return !in_.device_is_host && hardware_.to_host.bytes_per_second > 0;
-    return allowed_.disk && hardware_.disk_read.bytes_per_second > 0 &&
-           hardware_.disk_write.bytes_per_second > 0;
+    return hardware_.can_offload_to(offload) && (offload != Offload::disk || allowed_.disk);
   }
   void offload_of(ChangeKind kind, Offload OffloadOptions::*what, const std::string& deepspeed_block) {
     begin_kind();

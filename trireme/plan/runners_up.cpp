@@ -125,13 +125,12 @@ class Alternatives {
     PlanRequest request = request_;
     request.pinned = pinned_as(c_);
     change(request.pinned);
-    if (is_on_host(request.pinned) && request.hardware.is_gpu &&
-        request.hardware.to_host.bytes_per_second <= 0)
+    if (is_on_host(request.pinned) && !request.hardware.can_offload_to(Offload::cpu) &&
+        (request.hardware.is_gpu || !is_on_host(pinned_as(c_))))
       return;
     if (request.pinned.offload_optimizer != Offload::none &&
         !host_can_step(best_.step.inputs, request.hardware))
       return;
-    if (!request.hardware.is_gpu && is_on_host(request.pinned) && !is_on_host(pinned_as(c_))) return;
     for (const Candidate& candidate : list_candidates(request, c_.ranks(), best_.tokens()))
       add(make_planned(request, candidate.keeping(candidate.most_keeping), best_.tokens()));
   }
