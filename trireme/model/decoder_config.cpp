@@ -13,6 +13,7 @@ namespace trireme {
 namespace {
 
 using AttentionBias = DecoderKind::AttentionBias;
+using Gemma = DecoderKind::Gemma;
 using Windows = DecoderKind::Windows;
 
 constexpr int64_t kWidestHead = 65536;
@@ -20,14 +21,14 @@ constexpr const char* kLogitCap = "final_logit_softcapping";
 
 void check_activation(const ConfigKeys& keys, const DecoderKind& kind) {
   const char* const kTanh = "gelu_pytorch_tanh";
-  if (!kind.gemma) {
+  if (kind.gemma == Gemma::none) {
     if (const std::string act = keys.text("hidden_act", "silu"); act != "silu" && act != "swish")
       keys.refuse("hidden_act", "only silu is supported");
     return;
   }
   // Gemma's first files say gelu and mean the form with tanh, as transformers takes it.
   const std::string act = keys.text("hidden_act", kTanh);
-  if (!kind.gemma2 && !kind.gemma3 && !kind.gemma4 && act != kTanh && act != "gelu")
+  if (kind.gemma == Gemma::first && act != kTanh && act != "gelu")
     keys.refuse("hidden_act", "only gelu_pytorch_tanh is supported");
   if (keys.text("hidden_activation", kTanh) != kTanh)
     keys.refuse("hidden_activation", "only gelu_pytorch_tanh is supported");
@@ -48,12 +49,13 @@ void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
       "it changes the model's arithmetic and is not supported");
   const char* const kNotInThisFamily =
       "it changes the model's arithmetic and is not supported in this family";
-  if (!kind.gemma2) keys.refuse_unless_absent({"attn_logit_softcapping"}, kNotInThisFamily);
-  if (!kind.gemma2 && !kind.gemma4) keys.refuse_unless_absent({kLogitCap}, kNotInThisFamily);
-  if (!kind.gemma4) keys.refuse_unless_absent({"per_layer_config"}, kNotInThisFamily);
+  if (kind.gemma != Gemma::second) keys.refuse_unless_absent({"attn_logit_softcapping"}, kNotInThisFamily);
+  if (kind.gemma != Gemma::second && kind.gemma != Gemma::fourth)
+    keys.refuse_unless_absent({kLogitCap}, kNotInThisFamily);
+  if (kind.gemma != Gemma::fourth) keys.refuse_unless_absent({"per_layer_config"}, kNotInThisFamily);
   keys.refuse_unless_absent({"mtp_layer_types", "num_nextn_predict_layers"},
                             "multi-token prediction is not supported");
-  if (!kind.gemma2 && !kind.gemma3)
+  if (kind.gemma != Gemma::second && kind.gemma != Gemma::third)
     keys.refuse_unless_absent({"query_pre_attn_scalar"},
                               "it changes the model's arithmetic and is not supported");
   check_activation(keys, kind);
@@ -66,8 +68,8 @@ void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
     keys.refuse("use_qk_norm", cat("queries and keys of this family are ", kind.qk_norm ? "always" : "never",
                                    " normed in transformers"));
   // Gemma 4's "vision" is of images alone.
-  if (kind.gemma4 ? keys.text("use_bidirectional_attention", "vision") != "vision"
-                  : keys.boolean("use_bidirectional_attention", false))
+  if (kind.gemma == Gemma::fourth ? keys.text("use_bidirectional_attention", "vision") != "vision"
+                                  : keys.boolean("use_bidirectional_attention", false))
     keys.refuse("use_bidirectional_attention", kCausalDecoders);
   // Where it is null, transformers' masks look at both sides too.
   if (keys.is_null("is_causal") || !keys.boolean("is_causal", true))
@@ -131,7 +133,7 @@ bool weights_sum_to_one(const ConfigKeys& keys, ExpertKind::SumToOne rule) {
 
 void read_experts(const ConfigKeys& keys, const DecoderKind& kind, ModelConfig& config) {
   const ExpertKind& experts = *kind.experts;
-  if (kind.gemma4)
+  if (kind.gemma == Gemma::fourth)
     for (const char* key : {"num_experts", experts.per_token_key, experts.width_key})
       if (!keys.has(key))
         keys.refuse(key, "enable_moe_block asks for experts, of which it says how many, or how wide");
@@ -173,10 +175,10 @@ std::vector<int64_t> layer_windows(const ConfigKeys& keys, const DecoderKind& ki
                 "this family needs a width, which transformers asks for even where no layer slides");
 
   std::vector<int64_t> windows(static_cast<size_t>(layers), 0);
-  const int64_t pattern = !patterned    ? 1
-                          : kind.gemma2 ? 2
-                          : kind.gemma4 ? 6
-                                        : keys.size("sliding_window_pattern", 6);
+  const int64_t pattern = !patterned                    ? 1
+                          : kind.gemma == Gemma::second ? 2
+                          : kind.gemma == Gemma::fourth ? 6
+                                                        : keys.size("sliding_window_pattern", 6);
   const int64_t first_sliding = chosen ? keys.integer("max_window_layers", 28) : 0;
   for (int64_t layer = 0; layer < layers; ++layer)
     if (window && layer >= first_sliding && !(patterned && (layer + 1) % pattern == 0))
@@ -404,7 +406,7 @@ ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind
   config.vocab_size = keys.size("vocab_size", kind.vocab_size);
   config.hidden_size = keys.size("hidden_size", kind.hidden_size);
   config.num_hidden_layers = keys.size("num_hidden_layers", kind.num_hidden_layers, 100'000);
-  if (kind.experts != nullptr && (!kind.gemma4 || keys.boolean("enable_moe_block", false)))
+  if (kind.experts != nullptr && (kind.gemma != Gemma::fourth || keys.boolean("enable_moe_block", false)))
     read_experts(keys, kind, config);
   else
     config.intermediate_size = keys.size("intermediate_size", kind.intermediate_size);
@@ -432,15 +434,15 @@ ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind
   else
     config.layer_window = layer_windows(keys, kind, config.num_hidden_layers);
   config.norms_add_one = kind.norms_add_one;
-  if (kind.gemma) set_gemma(config, /*norms_add_one=*/!kind.gemma4);
-  if (kind.gemma2 || kind.gemma3) read_post_norms(keys, config);
-  if (kind.gemma2) {
+  if (kind.gemma != Gemma::none) set_gemma(config, /*norms_add_one=*/kind.gemma != Gemma::fourth);
+  if (kind.gemma == Gemma::second || kind.gemma == Gemma::third) read_post_norms(keys, config);
+  if (kind.gemma == Gemma::second) {
     config.score_cap = cap_of(keys, "attn_logit_softcapping", 50);
     config.logit_cap = cap_of(keys, kLogitCap, 30);
   }
-  if (kind.gemma3)
+  if (kind.gemma == Gemma::third)
     set_layer_ropes(parse_layer_ropes(keys, config), config);
-  else if (kind.gemma4)
+  else if (kind.gemma == Gemma::fourth)
     read_gemma4(keys, config);
   else
     config.rope = parse_rope_config(keys, config,

@@ -38,6 +38,12 @@ struct DecoderKind {
   // all but each n-th; as layer_types says, or all.
   enum class Windows { none, all_layers, all_layers_if_used, chosen_layers, by_pattern, by_layer_types };
 
+  // All: GeGLU, a scaled embedding, norms that add one (not the fourth's). From the second on norms after each
+  // part; of the second and third query_pre_attn_scalar. The second caps scores and logits, the fourth logits. Of
+  // the third and fourth, layers that slide have another rope; of the fourth the others have other heads, and
+  // values are normed.
+  enum class Gemma { none, first, second, third, fourth };
+
   const char* model_type;
   // What transformers assumes where the file is silent.
   int64_t vocab_size, intermediate_size;
@@ -59,12 +65,8 @@ struct DecoderKind {
   Windows windows = Windows::none;
   std::optional<int64_t> silent_window = 4096;  // where the file does not name it
   bool norms_add_one = false;
-  bool gemma = false;           // GeGLU, norms that add one (not Gemma 4's), a scaled embedding
   bool scales_queries = false;  // RopeConfig::query_scaling (Ministral 3)
-  bool gemma2 = false;          // norms after each part, query_pre_attn_scalar, capped scores and logits
-  bool gemma3 = false;  // norms after each part, another rope where layers slide, query_pre_attn_scalar
-  // Norms after each part, another rope and other heads where layers do not slide, normed values, capped logits.
-  bool gemma4 = false;
+  Gemma gemma = Gemma::none;
   // Gated DeltaNets in place of attention but for each n-th layer, gated attention, a part of each head
   // rotated.
   std::optional<DeltaProjections> delta_nets = {};

@@ -5,6 +5,7 @@ namespace trireme::decoder {
 namespace {
 
 using AttentionBias = DecoderKind::AttentionBias;
+using Gemma = DecoderKind::Gemma;
 using Windows = DecoderKind::Windows;
 
 constexpr ExpertKind kMixtral{.experts = 8,
@@ -174,7 +175,7 @@ constexpr DecoderKind kKinds[] = {
      .bos_token_id = 2,
      .eos_token_id = 1,
      .pad_token_id = 0,
-     .gemma = true},
+     .gemma = Gemma::first},
     {.model_type = "gemma2",
      .vocab_size = 256000,
      .intermediate_size = 9216,
@@ -189,8 +190,7 @@ constexpr DecoderKind kKinds[] = {
      .eos_token_id = 1,
      .pad_token_id = 0,
      .windows = Windows::by_pattern,
-     .gemma = true,
-     .gemma2 = true},
+     .gemma = Gemma::second},
     {.model_type = "gemma3_text",
      .vocab_size = 262208,
      .intermediate_size = 9216,
@@ -207,8 +207,7 @@ constexpr DecoderKind kKinds[] = {
      .heads_divide_the_width = true,
      .qk_norm = true,
      .windows = Windows::by_pattern,
-     .gemma = true,
-     .gemma3 = true},
+     .gemma = Gemma::third},
     {.model_type = "gemma4_text",
      .vocab_size = 262144,
      .intermediate_size = 9216,
@@ -226,8 +225,7 @@ constexpr DecoderKind kKinds[] = {
      .experts = &kGemma4Experts,
      .windows = Windows::by_pattern,
      .silent_window = 512,
-     .gemma = true,
-     .gemma4 = true},
+     .gemma = Gemma::fourth},
     {.model_type = "qwen3_5_text",
      .vocab_size = 248320,
      .intermediate_size = 12288,
