@@ -19,6 +19,9 @@ namespace trireme {
 
 using Json = nlohmann::json;
 
+// 2^53: whole numbers up to it are exact for readers that hold each number in a double, too.
+inline constexpr int64_t kLargestExactWhole = int64_t{1} << 53;
+
 struct JsonLimits {
   int64_t bytes = int64_t{256} << 20;  // of the text
   bool refuse_equal_keys = false;      // of one object; else the last one counts

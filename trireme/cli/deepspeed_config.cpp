@@ -7,19 +7,18 @@
 #include "trireme/base/error.h"
 #include "trireme/base/joined.h"
 #include "trireme/cli/deepspeed_keys.h"
+#include "trireme/shard/loss_scaler.h"
 #include "trireme/shard/optimizer.h"
 
 namespace trireme {
 namespace {
-
-constexpr double kMostWhole = 9007199254740992;  // 2^53: what a double holds
 
 bool is_of_type(const Json& value, DeepSpeedType type) {
   switch (type) {
     case DeepSpeedType::boolean:
       return value.is_boolean();
     case DeepSpeedType::whole:  // 5e8 is one too
-      return value.is_number() && std::abs(value.get<double>()) <= kMostWhole &&
+      return value.is_number() && std::abs(value.get<double>()) <= kLargestExactWhole &&
              value.get<double>() == std::floor(value.get<double>());
     case DeepSpeedType::number:
       return value.is_number();
@@ -149,8 +148,10 @@ class DeepSpeedReader {
     const std::string path = "fp16.initial_scale_power";
     const Json* power = find(path);
     if (power == nullptr) return;
-    if (*power < 0 || *power > 127) refuse(path, *power, "expected a number from 0 to 127");
-    give("initial_loss_scale", std::exp2(power->get<double>()), path);
+    const double scale = std::exp2(power->get<double>());
+    if (*power < 0 || scale > kLargestLossScale)
+      refuse(path, *power, cat("expected a number from 0 to ", std::log2(kLargestLossScale)));
+    give("initial_loss_scale", scale, path);
   }
 
   void read_optimizer() {

@@ -61,7 +61,7 @@ Json PackedLoader::state() const {
 
 void PackedLoader::restore(const Json& state) {
   const std::string origin = "the saved state of the data loader";
-  const int64_t epoch = whole_number(state, "epoch", {0, int64_t{1} << 53}, origin);
+  const int64_t epoch = whole_number(state, "epoch", {0, kLargestExactWhole}, origin);
   const int64_t row = whole_number(state, "row", {}, origin);
   const Json expected = this->state();
   for (const auto& [key, value] : expected.items()) {

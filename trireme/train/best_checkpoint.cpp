@@ -3,8 +3,6 @@
 #include <cmath>
 #include <limits>
 
-#include "trireme/train/checkpoint_manifest.h"
-
 namespace trireme {
 
 double BestCheckpoint::value(BestMetric metric) const {
@@ -28,7 +26,7 @@ Json to_json(const std::optional<BestCheckpoint>& best, BestMetric metric) {
 std::optional<BestCheckpoint> parse_best_checkpoint(const Json& json, const std::string& origin) {
   if (json.is_null()) return std::nullopt;
   constexpr double kMost = std::numeric_limits<double>::max();
-  return BestCheckpoint{whole_number(json, "step", {0, kLargestExactCount}, origin),
+  return BestCheckpoint{whole_number(json, "step", {0, kLargestExactWhole}, origin),
                         static_cast<int>(whole_number(json, "stage", {0, 1'000'000}, origin)),
                         finite_number(json, "eval_loss", -kMost, kMost, origin)};
 }

@@ -127,7 +127,7 @@ CheckpointManifest read_manifest(const fs::path& dir) {
   if (format != kFormat) throw DataError(cat(origin, ": format ", format, "; this version reads ", kFormat));
   CheckpointManifest manifest;
   manifest.chunk_bytes = whole_number(json, "chunk_bytes", {1}, origin);
-  manifest.step = whole_number(json, "step", {0, kLargestExactCount}, origin);
+  manifest.step = whole_number(json, "step", {0, kLargestExactWhole}, origin);
   manifest.ranks = static_cast<int>(whole_number(json, "ranks", {1, kMostRanks}, origin));
   if (const auto named = step_of_folder(dir); named && *named != manifest.step)
     throw DataError(

@@ -30,9 +30,6 @@ struct CheckpointManifest {
   std::map<std::string, ManifestFile> files;  // by name within the folder
 };
 
-// Counts of steps and tokens up to it are exact for readers of JSON, too.
-constexpr int64_t kLargestExactCount = int64_t{1} << 53;
-
 // The step of a folder such as ".../step-40"; nullopt for other folders, which may hold a copy.
 std::optional<int64_t> step_of_folder(const std::filesystem::path& dir);
 

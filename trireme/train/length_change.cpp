@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "trireme/base/sizes.h"
-#include "trireme/train/checkpoint_manifest.h"
 #include "trireme/train/saved_losses.h"
 
 namespace trireme {
@@ -72,7 +71,7 @@ void LengthChange::restore(const Json& state, const std::string& origin) {
   const std::string of = origin + ": baseline";
   baseline_ = Baseline{whole_number(baseline, "tokens", {1}, of), whole_number(baseline, "steps", {1}, of),
                        finite_number(baseline, "loss", -kMostLoss, kMostLoss, of)};
-  wanted_ = whole_number(baseline, "wanted", {1, kLargestExactCount}, of);
+  wanted_ = whole_number(baseline, "wanted", {1, kLargestExactWhole}, of);
 }
 
 }  // namespace trireme

@@ -1,7 +1,6 @@
 #include "trireme/train/step_guards.h"
 
 #include "trireme/base/error.h"
-#include "trireme/train/checkpoint_manifest.h"
 #include "trireme/train/checkpoint_names.h"
 
 namespace trireme {
@@ -69,13 +68,13 @@ void StepGuards::restore(const ResumedRun& run, const std::filesystem::path& che
   const Json& state = run.guards;
   if (state.is_null()) return saving(run.step);
   const std::string origin = (checkpoint / kTrainerStateFile).string() + ": guards";
-  nonfinite_steps_ = whole_number(state, "nonfinite_steps", {0, kLargestExactCount}, origin);
-  nonfinite_in_a_row_ = whole_number(state, "nonfinite_in_a_row", {0, kLargestExactCount}, origin);
+  nonfinite_steps_ = whole_number(state, "nonfinite_steps", {0, kLargestExactWhole}, origin);
+  nonfinite_in_a_row_ = whole_number(state, "nonfinite_in_a_row", {0, kLargestExactWhole}, origin);
   spikes_.restore(object_value(state, "spikes", origin), origin + ": spikes");
   rolled_back_ = true_or_false(state, "rolled_back", origin);
   rate_factor_ = finite_number(state, "learning_rate_factor", 0, 1, origin);
   if (find_field(state, "good_step", origin) != nullptr)
-    good_step_ = whole_number(state, "good_step", {0, kLargestExactCount}, origin);
+    good_step_ = whole_number(state, "good_step", {0, kLargestExactWhole}, origin);
 }
 
 std::string after_a_spike(const std::string& checkpoint) {

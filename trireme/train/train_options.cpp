@@ -6,7 +6,7 @@ namespace {
 using enum ResumeRule;
 constexpr auto kSteps = static_cast<double>(kMostSteps);
 constexpr auto kBatches = static_cast<double>(kMostBatches);
-constexpr double kMostSeed = 9007199254740991;  // 2^53 - 1: every JSON reader keeps it and what is below
+constexpr double kMostSeed = kLargestExactWhole - 1;  // where doubles also tell a number from the next one
 constexpr auto kReports =
     std::to_array<EnumName<bool>>({{true, "tensorboard"}, {true, "all"}, {false, "none"}});
 

@@ -1,7 +1,6 @@
 #include "trireme/train/trainer_state.h"
 
 #include "trireme/shard/loss_scaler.h"
-#include "trireme/train/checkpoint_manifest.h"
 #include "trireme/train/checkpoint_names.h"
 
 namespace trireme {
@@ -9,7 +8,7 @@ namespace trireme {
 ResumedRun parse_trainer_state(const Json& state, const std::filesystem::path& checkpoint) {
   const std::string origin = (checkpoint / kTrainerStateFile).string();
   ResumedRun run;
-  run.step = whole_number(state, "step", {0, kLargestExactCount}, origin);
+  run.step = whole_number(state, "step", {0, kLargestExactWhole}, origin);
   run.stage = static_cast<int>(whole_number(state, "stage", {0, 1'000'000}, origin));
   run.tokens_seen = whole_number(state, "tokens_seen", {}, origin);
   run.overflowed_steps = whole_number(state, "overflowed_steps", {0, run.step}, origin, 0);
@@ -25,9 +24,9 @@ ResumedRun parse_trainer_state(const Json& state, const std::filesystem::path& c
 }
 
 TrainingProgress parse_saved_progress(const Json& state, const std::string& origin) {
-  return {whole_number(state, "optimizer_steps", {0, kLargestExactCount}, origin),
+  return {whole_number(state, "optimizer_steps", {0, kLargestExactWhole}, origin),
           finite_number(state, "loss_scale", 0, kLargestLossScale, origin, 0.0),
-          whole_number(state, "loss_scale_clean_steps", {0, kLargestExactCount}, origin, 0)};
+          whole_number(state, "loss_scale_clean_steps", {0, kLargestExactWhole}, origin, 0)};
 }
 
 }  // namespace trireme
