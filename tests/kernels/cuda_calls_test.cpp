@@ -518,9 +518,8 @@ TEST(CallsAttention, nothing_in_or_nothing_seen_gives_zeros) {
   EXPECT_EQ(counter.calls(), 0);
 }
 
-TEST(CallsAttention, is_by_the_reference_kernel_where_it_comes_first) {
-  EXPECT_FALSE(is_by_reference(fp32()->name()));
-  EXPECT_TRUE(is_by_reference(ReferenceAttention("no other").name()));
+TEST(CallsAttention, is_not_the_plain_kernel) {
+  EXPECT_FALSE(fp32()->by_reference());
 }
 
 }  // namespace

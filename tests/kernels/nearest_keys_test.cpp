@@ -19,6 +19,7 @@ TEST(NearestKeys, are_a_window_within_each_document) {
   const auto errors = trireme_test::errors_of(cut, inputs, trireme_test::truth_of(of_window));
   trireme_test::expect_below(errors, 1e-5, 1e-5);
   EXPECT_NE(cut.name().find("nearest 7 keys"), std::string::npos);
+  EXPECT_FALSE(cut.by_reference());
   // Another mask at the first one's address is another mask.
   inputs.spec.keys = causal_keys(90, 3);
   inputs.spec.keys = causal_keys(90, 5);
@@ -27,6 +28,12 @@ TEST(NearestKeys, are_a_window_within_each_document) {
   narrow.window = 5;
   const auto truth = trireme_test::truth_of(trireme_test::draw_inputs(narrow, at::kFloat, 3));
   trireme_test::expect_below(trireme_test::errors_of(cut, inputs, truth), 1e-5, 1e-5);
+}
+
+TEST(NearestKeys, are_found_by_the_plain_kernel_where_it_is_given) {
+  auto plain = make_local_attention(AttentionKernel::automatic, at::kCPU, at::kDouble);
+  EXPECT_TRUE(plain->by_reference());
+  EXPECT_TRUE(NearestKeysAttention(std::move(plain), 7).by_reference());
 }
 
 }  // namespace

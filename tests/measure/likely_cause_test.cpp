@@ -33,7 +33,7 @@ TEST(LikelyCause, is_the_longest_wait_where_it_is_a_quarter_of_the_step) {
 TEST(LikelyCause, is_else_the_kernel_few_tokens_or_copies_that_nobody_times) {
   StepShares kernel = quick(), few = quick(), copies = quick();
   kernel.attention_kernel = "ulysses over reference";
-  few.attention_kernel = "efficient (CUDA, fp32); reference for other masks";
+  kernel.attends_by_reference = true;
   few.tokens_of_rank = 128;
   copies.copies_are_not_timed = true;
   EXPECT_THAT(likely_cause(kernel), HasSubstr("attention kernel 'ulysses over reference'"));

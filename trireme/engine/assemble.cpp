@@ -276,6 +276,10 @@ std::string Engine::attention_kernel() const {
   return attention_->name();
 }
 
+bool Engine::attends_by_reference() const {
+  return local_attention_->by_reference();
+}
+
 double Engine::offload_wait_seconds() const {
   return (updates_ ? updates_->waited_seconds() : 0) + (spill_ ? spill_->waited_seconds() : 0);
 }

@@ -113,6 +113,7 @@ class Engine {
 
   // Of attention on a rank, and how a sequence is shared over ring ranks.
   std::string attention_kernel() const;
+  bool attends_by_reference() const;
   const WeightsRead& weights_read() const { return weights_read_; }
   // Seconds so far in which this rank's forward and backward stood still for updates on the host or for a
   // disk. Copies between a GPU and its host, for which streams wait, are not known here.

@@ -70,6 +70,8 @@ class LocalAttention {
   virtual ~LocalAttention() = default;
   LocalAttention& operator=(LocalAttention&&) = delete;
   virtual std::string name() const = 0;  // the kernel in use, for `trireme info` and the run's log
+  // Whether it is the plain one, which is slow; of several kernels in turn, the first.
+  virtual bool by_reference() const { return false; }
   // What becomes of packed documents, where their length decides; else empty. For the run's log.
   virtual std::string for_documents(const RankHeads& /*heads*/) const { return {}; }
   virtual AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -78,10 +80,6 @@ class LocalAttention {
                                       const at::Tensor& v, const AttentionOutput& saved,
                                       const AttentionSpec& spec) = 0;
 };
-
-// Whether an attention of this name() computes by the reference kernel, which is slow. A name lists its kernels
-// in order, "; " between them: the first one counts, others serve masks that it lacks.
-bool is_by_reference(const std::string& attention_name);
 
 // The kernel for a device, which is the current one. `automatic`: flash on the CPU; on CUDA in bf16 and on
 // Hopper flash4, else cuDNN, and flash for the masks that these lack (of packed documents the short ones);

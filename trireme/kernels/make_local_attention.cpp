@@ -121,10 +121,6 @@ const KernelOfDevice kKernels[] = {
 
 }  // namespace
 
-bool is_by_reference(const std::string& attention_name) {
-  return attention_name.substr(0, attention_name.find(';')).find("reference") != std::string::npos;
-}
-
 std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at::Device device,
                                                      at::ScalarType dtype, SampleLengths lengths,
                                                      Scores scores) {

@@ -18,6 +18,7 @@ class NearestKeysAttention final : public LocalAttention {
       : whole_(std::move(whole)), most_keys_(most_keys) {}
 
   std::string name() const override;
+  bool by_reference() const override { return whole_->by_reference(); }
   AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           const AttentionSpec& spec) override;
   AttentionGradients backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,

@@ -11,6 +11,7 @@ class ReferenceAttention final : public LocalAttention {
  public:
   explicit ReferenceAttention(std::string reason = {}) : reason_(std::move(reason)) {}
   std::string name() const override;
+  bool by_reference() const override { return true; }
   AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           const AttentionSpec& spec) override;
   AttentionGradients backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,

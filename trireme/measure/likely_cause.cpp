@@ -6,7 +6,6 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
-#include "trireme/kernels/local_attention.h"
 
 namespace trireme {
 namespace {
@@ -50,7 +49,7 @@ std::string likely_cause(const StepShares& shares) {
   if (longest.seconds > kLargeShare * shares.step_seconds)
     return cat(longest.what, ", ", format_percent(longest.seconds / shares.step_seconds, 0),
                " of a step: ", longest.advice);
-  if (is_by_reference(shares.attention_kernel) && shares.attention_tokens > kReferenceTokens)
+  if (shares.attends_by_reference && shares.attention_tokens > kReferenceTokens)
     return cat("the attention kernel '", shares.attention_kernel,
                "': give --attention auto, and --bf16 on a GPU");
   if (shares.tokens_of_rank < kFewTokens)

@@ -12,6 +12,7 @@ struct StepShares {
   double exchange_seconds = 0;  // in collectives
   double offload_seconds = 0;   // in waits for updates on the host and for a disk
   std::string attention_kernel = {};
+  bool attends_by_reference = false;
   int64_t tokens_of_rank = 0;         // of a micro-batch
   int64_t attention_tokens = 0;       // of a sample
   bool copies_are_not_timed = false;  // offload between a GPU and its host

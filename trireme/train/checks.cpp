@@ -6,7 +6,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
-#include "trireme/kernels/local_attention.h"
+#include "trireme/kernels/attention_kernel.h"
 #include "trireme/measure/spread.h"
 #include "trireme/plan/first_run.h"
 #include "trireme/train/checksum.h"
@@ -69,9 +69,9 @@ Check check_losses(const std::vector<double>& losses, int64_t vocabulary, const 
   return check;
 }
 
-Check check_kernel(const std::string& attention_kernel, int64_t sequence_tokens) {
+Check check_kernel(const std::string& attention_kernel, bool by_reference, int64_t sequence_tokens) {
   Check check{"attention kernel",
-              passes(!is_by_reference(attention_kernel) || sequence_tokens <= kMostByReference_tokens),
+              passes(!by_reference || sequence_tokens <= kMostByReference_tokens),
               attention_kernel,
               {{"kernel", attention_kernel}}};
   if (check.verdict == Verdict::fail)

@@ -33,7 +33,7 @@ Check check_documents(const std::vector<uint64_t>& digests, bool same);
 // The steps' losses; `failure` is what ended them early, else empty. It begins near ln(vocabulary), which is
 // that of a guess, or below, stays finite, and does not rise.
 Check check_losses(const std::vector<double>& losses, int64_t vocabulary, const std::string& failure);
-Check check_kernel(const std::string& attention_kernel, int64_t sequence_tokens);
+Check check_kernel(const std::string& attention_kernel, bool by_reference, int64_t sequence_tokens);
 // `published`: published_training_rates, or empty.
 Check check_throughput(const StepRate& rate, int ranks, double least_matmul_share, const StepShares& shares,
                        const std::string& published);

@@ -160,7 +160,7 @@ void Validator::try_steps() {
   sane.numbers["peak_learning_rate"] = schedule_.peak_learning_rate;
   add(std::move(sane));
   const std::string kernel = engine->attention_kernel();
-  add(check_kernel(kernel, sequence_tokens_));
+  add(check_kernel(kernel, engine->attends_by_reference(), sequence_tokens_));
   if (!rate) {
     add({"throughput", Verdict::not_done, "the steps ended early", Json::object()});
     return;
@@ -173,6 +173,7 @@ void Validator::try_steps() {
       .exchange_seconds = rate->exchange_seconds,
       .offload_seconds = rate->offload_seconds,
       .attention_kernel = kernel,
+      .attends_by_reference = engine->attends_by_reference(),
       .tokens_of_rank = options_.per_device_train_batch_size * sequence_tokens_ / mesh.sp->size(),
       .attention_tokens = sequence_tokens_,
       .copies_are_not_timed =
