@@ -13,7 +13,6 @@
 #include "trireme/base/error.h"
 #include "trireme/base/sample_layout.h"
 #include "trireme/kernels/cuda_kernels.h"
-#include "trireme/kernels/reference_attention.h"
 
 #include "tests/kernels/band_laws.h"
 #include "tests/kernels/flash_operators.h"

@@ -9,7 +9,7 @@
 //
 // On NCCL, NCCL itself sums fp32, fp64 and integers: in a fixed order for a given topology and with the same
 // bits on every rank, but not in rank order. This file sums 16-bit floats there too, because NCCL would round
-// at each hop.
+// at each hop, and scatters uneven rows, which NCCL's reduce-scatter does not take.
 #include "trireme/comm/collectives.h"
 
 #include <algorithm>

@@ -110,8 +110,8 @@ struct ModelConfig {
   bool gated_attention = false;       // AttentionHeads::gated
   bool qk_norm = false;               // RMS norm of each head's q and k before rotary (Qwen3, Gemma 3)
   bool v_norm = false;                // and of each head's v, without a weight (Gemma 4)
-  bool post_norms = false;            // RMS norm of what attention and the MLP add to x (Gemma 3)
-  bool norms_add_one = false;         // RMS norms multiply by 1 + weight (Gemma)
+  bool post_norms = false;            // RMS norm of what attention and the MLP add to x (Gemma 2 and later)
+  bool norms_add_one = false;         // RMS norms multiply by 1 + weight (Gemma 1 to 3, Qwen3.5, Qwen3-Next)
   double embedding_scale = 1;         // rows of words are multiplied by it (Gemma)
   bool layers_have_scales =
       false;                     // what a layer gives is multiplied by a number that is not trained (Gemma 4)

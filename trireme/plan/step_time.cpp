@@ -205,7 +205,7 @@ struct Overlap {
       case TrafficKind::offloaded_activations:
         return {{to_host, forward, seconds}, {from_host, backward, seconds}};
       case TrafficKind::offloaded_gradients:
-        // Both directions on one stream (engine/offloaded_sums.h).
+        // Both directions on one stream (shard/offloaded_sums.h).
         if (gradients_leave_in_backward(inputs)) return {{to_host, backward, seconds}};
         break;
       default:
