@@ -6,12 +6,18 @@
 #include <sstream>
 #include <unistd.h>
 
+#include "trireme/base/error.h"
+
 namespace trireme {
 
 std::string host_name() {
   std::array<char, 256> name{};
   if (::gethostname(name.data(), name.size() - 1) != 0 || name[0] == '\0') return "localhost";
   return name.data();
+}
+
+std::string read_by_text(int rank, int ranks) {
+  return ranks > 1 ? cat(" (read by rank ", rank, " on ", host_name(), ")") : "";
 }
 
 std::string boot_id() {

@@ -11,6 +11,9 @@ namespace trireme {
 // "localhost" if the machine has no name.
 std::string host_name();
 
+// " (read by rank 3 on node7)", behind what one of many ranks found in a file; empty: of one rank.
+std::string read_by_text(int rank, int ranks);
+
 // Identifies the current boot of the machine; empty if the system does not tell.
 std::string boot_id();
 

@@ -155,9 +155,7 @@ class WeightLoader {
     }
   }
   void note(const Error& error) {
-    problem_ = error.what();
-    if (loading_.all.size() > 1)
-      problem_ += cat(" (read by rank ", loading_.all.rank(), " on ", host_name(), ")");
+    problem_ = error.what() + read_by_text(loading_.all.rank(), loading_.all.size());
   }
 
   const ModelLayout& layout_;

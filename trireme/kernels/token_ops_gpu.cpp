@@ -13,6 +13,9 @@
 namespace trireme::gpu {
 namespace {
 
+// For kernels, which count in 32 bits.
+constexpr int64_t kTooMany = int64_t{1} << 31;
+
 bool known(at::ScalarType dtype) {
   return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
 }
@@ -112,10 +115,9 @@ RotaryKernel kernel_of(const at::Tensor& from_TND, const RotaryHeads& rotary, co
 }
 
 bool takes_rotation(const at::Tensor& from_TND, const RotaryHeads& rotary, const at::Tensor& to_TND) {
-  constexpr int64_t kMost = int64_t{1} << 31;
   return takes_rows({from_TND, to_TND}) && takes_sums(from_TND, {rotary.cos, rotary.sin}) &&
          knows_rotary_head(from_TND.size(2), rotary.cos.size(1)) &&
-         from_TND.size(0) * from_TND.size(1) < kMost && rotary.cos.size(0) < kMost &&
+         from_TND.size(0) * from_TND.size(1) < kTooMany && rotary.cos.size(0) < kTooMany &&
          (!rotary.q_norm.defined() || takes_vectors(from_TND, {rotary.q_norm, rotary.k_norm}));
 }
 
@@ -225,9 +227,8 @@ bool exact_gelu_backward(const at::Tensor& dact, const at::Tensor& x) {
 
 bool cross_entropy(const at::Tensor& logits_TV, const at::Tensor& targets, const at::Tensor& loss,
                    std::optional<double> scale, double cap) {
-  constexpr int64_t kMost = int64_t{1} << 31;
   const bool counted = targets.device() == logits_TV.device() && targets.scalar_type() == at::kLong &&
-                       targets.is_contiguous() && logits_TV.size(1) < kMost;
+                       targets.is_contiguous() && logits_TV.size(1) < kTooMany;
   if (!takes_rows({logits_TV}) || !takes_sums(logits_TV, {loss}) || !counted) return false;
   const auto factor = scale ? std::optional<float>(static_cast<float>(*scale)) : std::nullopt;
   on_stream(logits_TV, [&](void* stream) {
@@ -242,14 +243,13 @@ bool copy_all(const std::vector<TensorCopy>& copies) {
   if (copies.empty()) return true;
   const at::Tensor& first = copies.front().to;
   if (!first.is_cuda() || !known(first.scalar_type())) return false;
-  constexpr int64_t kMost = int64_t{1} << 31;
   const int64_t bytes = first.element_size();
   std::vector<StridedCopy> strided;
   strided.reserve(copies.size());
   for (const auto& [to, from] : copies) {
     for (const at::Tensor& x : {to, from})
       if (x.device() != first.device() || x.scalar_type() != first.scalar_type() || x.dim() != 4 ||
-          x.sizes() != to.sizes() || x.stride(3) != 1 || x.stride(2) != x.size(3) || x.numel() >= kMost)
+          x.sizes() != to.sizes() || x.stride(3) != 1 || x.stride(2) != x.size(3) || x.numel() >= kTooMany)
         return false;
     if (to.numel() > 0)
       strided.push_back({from.const_data_ptr(), to.mutable_data_ptr(), from.stride(0) * bytes,

@@ -75,6 +75,10 @@ bool ModelConfig::gives_keys(int64_t layer) const {
   return false;
 }
 
+double ModelConfig::width_scale() const {
+  return 1 / std::sqrt(static_cast<double>(hidden_size));
+}
+
 double ModelConfig::softmax_scale() const {
   return 1 / std::sqrt(query_pre_attn_scalar.value_or(static_cast<double>(head_dim)));
 }

@@ -158,6 +158,7 @@ struct ModelConfig {
   }
   AttentionHeads heads_of_full_attention() const { return full_heads.value_or(heads()); }
   double softmax_scale() const;  // scores are q k' times it
+  double width_scale() const;    // M^-1/2, which some weights are multiplied by (Gemma 4)
   bool has_window_rope(int64_t layer) const {
     return window_rope && layer_window[static_cast<size_t>(layer)] > 0;
   }

@@ -30,6 +30,11 @@ void check_that_each_is_utf8(const OptionList& list) {
   }
 }
 
+constexpr const char* kGiveHeldOut = "give --eval_file or --validation_split_percentage";
+bool has_held_out(const TrainOptions& o) {
+  return !o.eval_file.empty() || o.validation_split_percentage > 0;
+}
+
 // ConfigError for an option with another value than its default where nothing reads it.
 void check_that_each_counts(const TrainOptions& o) {
   const TrainOptions unless_given;
@@ -41,8 +46,8 @@ void check_that_each_counts(const TrainOptions& o) {
     refuse(o.warmup_steps > 0, "warmup_steps", why);
     refuse(o.warmup_ratio > 0, "warmup_ratio", why);
   }
-  if (o.eval_file.empty() && o.validation_split_percentage == 0) {
-    const std::string why = "no held-out data; give --eval_file or --validation_split_percentage";
+  if (!has_held_out(o)) {
+    const std::string why = cat("no held-out data; ", kGiveHeldOut);
     refuse(o.eval_steps > 0, "eval_steps", why);
     refuse(o.max_eval_samples > 0, "max_eval_samples", why);
   }
@@ -83,9 +88,7 @@ void check_options(const TrainOptions& o) {
         "--save_steps N, or --on_spike stop");
   if (o.metric_for_best_model != BestMetric::none) {
     const std::string asked = cat("--metric_for_best_model ", name_of(o.metric_for_best_model));
-    if (o.eval_file.empty() && o.validation_split_percentage == 0)
-      throw ConfigError(
-          cat(asked, " compares held-out losses; give --eval_file or --validation_split_percentage"));
+    if (!has_held_out(o)) throw ConfigError(cat(asked, " compares held-out losses; ", kGiveHeldOut));
     if (o.save_steps > 0 && (o.eval_steps == 0 || o.save_steps % o.eval_steps != 0))
       throw ConfigError(cat(asked, " compares checkpoints by the evaluation of their step, and --save_steps ",
                             o.save_steps, " is not a multiple of --eval_steps ", o.eval_steps,

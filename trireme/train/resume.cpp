@@ -35,8 +35,7 @@ std::string problem_of(CheckpointEntry& entry, const RankIdentity& identity, Agr
     try {
       entry.checked_bytes = verify_checkpoint(checkpoint, {identity.rank, identity.size});
     } catch (const DataError& error) {
-      problem = error.what();
-      if (identity.size > 1) problem += cat(" (read by rank ", identity.rank, " on ", host_name(), ")");
+      problem = error.what() + read_by_text(identity.rank, identity.size);
     }
   });
   return agreement.first_text(problem);

@@ -5,7 +5,6 @@
 //
 // The router's norm has the weight scale M^-1/2. Kept: gate|up, b, what the experts keep, and e: backward reads
 // what goes into a norm. Where nothing is kept, a tile is computed once more and kept until its backward.
-#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -92,8 +91,7 @@ class ExpertsBesideMlp final : public DecoderMlp {
   }
 
   // What the router's norm multiplies by.
-  at::Tensor router_weight(const UnitWeights& w) const { return w[kRouterScale] * root(); }
-  double root() const { return 1 / std::sqrt(static_cast<double>(config_.hidden_size)); }
+  at::Tensor router_weight(const UnitWeights& w) const { return w[kRouterScale] * config_.width_scale(); }
   at::Tensor router_input(const UnitWeights& w, const at::Tensor& x1_TM, at::ScalarType dtype) const {
     return rms_norm(x1_TM, router_weight(w), config_.norm_eps, dtype);
   }
@@ -116,7 +114,7 @@ class ExpertsBesideMlp final : public DecoderMlp {
     at::Tensor dweight = at::zeros_like(dscale);
     rms_norm_backward(product(inputs.dlogits_TE, w[kRouter]), x1_TM, router_weight(w), config_.norm_eps,
                       dx1_TM, dweight);
-    dscale.add_(dweight, root());
+    dscale.add_(dweight, config_.width_scale());
     return dx1_TM;
   }
 

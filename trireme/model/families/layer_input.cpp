@@ -39,19 +39,20 @@ class DecoderLayerInputs final : public LayerInputs {
     at::Tensor dprojected = at::zeros_like(projected_RP);
     norm_backward(config_, dsum_TLP.view(projected_RP.sizes()), projected_RP, w[kInputsNorm], dprojected,
                   gradients.to_add(kInputsNorm));
-    dprojected = dprojected.mul_(root()).view({tokens.size(0), -1});
+    dprojected = dprojected.mul_(config_.width_scale()).view({tokens.size(0), -1});
     gradients.add_linear(kInputsProjection, std::nullopt, dprojected, x);
     dx_TM.add_(product(dprojected, w[kInputsProjection]));
   }
 
  private:
-  double root() const { return 1 / std::sqrt(static_cast<double>(config_.hidden_size)); }
   double words_scale(const at::Tensor& inputs_LTP) const {
     return scale_in(inputs_LTP.scalar_type(), std::sqrt(static_cast<double>(config_.layer_input_width)));
   }
   // [T L, P], before the norm.
   at::Tensor projected_rows(const UnitWeights& w, const at::Tensor& x_TM) const {
-    return linear_forward(x_TM, w[kInputsProjection], {}).mul_(root()).view({-1, config_.layer_input_width});
+    return linear_forward(x_TM, w[kInputsProjection], {})
+        .mul_(config_.width_scale())
+        .view({-1, config_.layer_input_width});
   }
 
   const ModelConfig& config_;
