@@ -1,10 +1,7 @@
 #include "trireme/engine/assemble.h"
 
-#include <algorithm>
-
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
-#include "trireme/base/round_up.h"
 #include "trireme/device/memory_budget.h"
 #include "trireme/engine/agree_on_memory_fit.h"
 #include "trireme/engine/agree_on_recompute.h"
@@ -14,7 +11,6 @@
 #include "trireme/engine/make_forecast_inputs.h"
 #include "trireme/engine/model_executor.h"
 #include "trireme/engine/parameters_in_update.h"
-#include "trireme/forecast/choose_resident_layers.h"
 #include "trireme/forecast/tile_rules.h"
 #include "trireme/kernels/nearest_keys.h"
 #include "trireme/kernels/tile_gemm.h"
@@ -39,11 +35,6 @@ std::vector<FlatUnit> flat_units(const std::vector<UnitSpec>& specs, int ranks) 
     units.push_back(std::move(flat));
   }
   return units;
-}
-
-at::ScalarType storage_dtype(Precision precision) {
-  constexpr at::ScalarType kStorage[] = {at::kFloat, at::kBFloat16, at::kHalf};
-  return kStorage[static_cast<size_t>(precision)];
 }
 
 // Of what layers multiply, and of the values: the same on all ranks, between which they travel, and which may
@@ -166,6 +157,16 @@ void Engine::make_stores(at::ScalarType tile_dtype) {
   if (options.precision == Precision::fp16) loss_scaler_ = std::make_unique<LossScaler>(options.loss_scale);
 }
 
+// The model's values, where they are read or adapters are trained beside them.
+void Engine::read_model(const CheckpointReader& reader) {
+  const double begin = now_seconds();
+  const at::Device device = options_.device;
+  const std::shared_ptr<PinnedPool> buffers =
+      device.is_cpu() || pinned_ ? pinned_ : std::make_shared<PinnedPool>(make_host_pinning(device));
+  load_weights(reader, layout_, frozen_ ? *frozen_ : *parameters_, {*mesh_.all, device, buffers.get()});
+  weights_read_ = {reader.read_bytes(), now_seconds() - begin};
+}
+
 // First values of the adapters, the same on every rank, which all read the whole folder: it is small.
 void Engine::read_adapters() {
   const bool fresh = options_.lora.adapter.empty();
@@ -195,6 +196,35 @@ void Engine::read_adapters() {
   }
 }
 
+// Attention, layers and the pass over them, on the stores.
+void Engine::make_executor() {
+  const at::ScalarType storage = storage_dtype(options_.precision);
+  // Products of 16-bit factors are added up in fp32, over the pieces of a sum that cuBLAS splits as well.
+  at::globalContext().setAllowBF16ReductionCuBLAS(false);
+  at::globalContext().setAllowFP16ReductionCuBLAS(false);
+  const ScoreForm scores{config_.softmax_scale(), config_.score_cap};
+  local_attention_ = choose_attention(options_, storage, scores.kind());
+  const auto attention_of = [&](const AttentionHeads& heads) {
+    return make_sharded_attention(
+        *mesh_.ulysses, make_sequence_attention(options_.ring_method, *mesh_.ring, *local_attention_),
+        share_heads(heads.query, heads.key_value, mesh_.ulysses->size()), scores, options_.head_chunks);
+  };
+  attention_ = attention_of(config_.heads());
+  if (config_.full_heads) full_attention_ = attention_of(*config_.full_heads);
+  if (config_.delta_net)
+    delta_net_ =
+        std::make_unique<ShardedDeltaNet>(*mesh_.sp, config_.delta_net->heads, *config_.family->mixing);
+  layers_ = std::make_unique<LayerRunner>(config_,
+                                          LayerMixing{*attention_, full_attention_.get(), delta_net_.get()},
+                                          forecast_inputs_.recompute, forecast_inputs_.tile_tokens);
+  ParameterStore& trained = parameters_in_update_ ? *parameters_in_update_ : *parameters_;
+  executor_ = std::make_unique<ModelExecutor>(
+      config_, layout_, mesh_, *layers_, frozen_ ? *frozen_ : trained,
+      ExecutorSettings{options_.device, storage, forecast_inputs_.logits_tile_tokens,
+                       options_.strict_divisible, options_.ring_method, options_.sparse},
+      frozen_ ? &trained : nullptr);
+}
+
 Engine::Engine(World& world, const std::filesystem::path& model_dir, const EngineOptions& options,
                const ModelFamilies& families)
     : options_(options), memory_(make_rank_memory(options.device)) {
@@ -220,9 +250,9 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   connect_exchanges(mesh_, options.device);
   const std::optional<RankBudget> budget = rank_budget(world, *mesh_.all, forecast_inputs_, options_);
   recompute_choice_ = agree_on_recompute(*mesh_.all, budget, forecast_inputs_, options_);
-  const RecomputePlan plan{options_.recompute,       options_.checkpoint_every,  options_.keep_fraction,
-                           config.num_hidden_layers, options_.keep_qkv_fraction, options_.keep_mlp_fraction};
-  forecast_inputs_.recompute = plan;
+  forecast_inputs_.recompute = {options_.recompute,         options_.checkpoint_every,
+                                options_.keep_fraction,     config.num_hidden_layers,
+                                options_.keep_qkv_fraction, options_.keep_mlp_fraction};
   memory_fit_ = agree_on_memory_fit(*mesh_.all, budget, forecast_inputs_, options_);
 
   std::optional<CheckpointReader> reader;
@@ -233,103 +263,12 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   if (uses_disk(options.offload))
     spill_ = std::make_unique<SpillFile>(options.offload.folder, options.offload.limit_bytes);
   make_stores(tile);
-  if (reader) {
-    const double begin = now_seconds();
-    const std::shared_ptr<PinnedPool> buffers =
-        options.device.is_cpu() || pinned_ ? pinned_
-                                           : std::make_shared<PinnedPool>(make_host_pinning(options.device));
-    load_weights(*reader, layout_, frozen_ ? *frozen_ : *parameters_,
-                 {*mesh_.all, options.device, buffers.get()});
-    weights_read_ = {reader->read_bytes(), now_seconds() - begin};
-  }
+  if (reader) read_model(*reader);
   if (options.read_weights && layout_.adapted()) read_adapters();
   activations_ = make_activation_store(config.num_hidden_layers, options.device, options.offload.activations,
                                        spill_.get(), forecast_inputs_.resident_layers);
-
-  // Products of 16-bit factors are added up in fp32, over the pieces of a sum that cuBLAS splits as well.
-  at::globalContext().setAllowBF16ReductionCuBLAS(false);
-  at::globalContext().setAllowFP16ReductionCuBLAS(false);
-  const ScoreForm scores{config.softmax_scale(), config.score_cap};
-  local_attention_ = choose_attention(options, storage, scores.kind());
-  const auto attention_of = [&](const AttentionHeads& heads) {
-    return make_sharded_attention(
-        *mesh_.ulysses, make_sequence_attention(options.ring_method, *mesh_.ring, *local_attention_),
-        share_heads(heads.query, heads.key_value, mesh_.ulysses->size()), scores, options.head_chunks);
-  };
-  attention_ = attention_of(config.heads());
-  if (config.full_heads) full_attention_ = attention_of(*config.full_heads);
-  if (config.delta_net)
-    delta_net_ =
-        std::make_unique<ShardedDeltaNet>(*mesh_.sp, config.delta_net->heads, *config.family->mixing);
-  layers_ = std::make_unique<LayerRunner>(
-      config, LayerMixing{*attention_, full_attention_.get(), delta_net_.get()}, plan, tiles.tokens);
-  ParameterStore& trained = parameters_in_update_ ? *parameters_in_update_ : *parameters_;
-  executor_ = std::make_unique<ModelExecutor>(
-      config, layout_, mesh_, *layers_, frozen_ ? *frozen_ : trained,
-      ExecutorSettings{options.device, storage, tiles.logits_tokens, options.strict_divisible,
-                       options.ring_method, options.sparse},
-      frozen_ ? &trained : nullptr);
+  make_executor();
   memory_.account->reset_peaks();  // loading is over
-}
-
-std::string Engine::attention_kernel() const {
-  return attention_->name();
-}
-
-bool Engine::attends_by_reference() const {
-  return local_attention_->by_reference();
-}
-
-double Engine::offload_wait_seconds() const {
-  return (updates_ ? updates_->waited_seconds() : 0) + (spill_ ? spill_->waited_seconds() : 0);
-}
-
-std::string Engine::description() const {
-  const EngineOptions& options = options_;
-  const at::ScalarType storage = storage_dtype(options.precision);
-  const at::ScalarType tile = forecast_inputs_.tile_bytes < kFloat_bytes ? storage : at::kFloat;
-  std::string text = config_.whole_type.empty() ? ""
-                                                : cat("the language model of a ", config_.whole_type,
-                                                      ", which reads no images here; ");
-  text += "attention " + attention_kernel();
-  const auto documents_of = [&](const AttentionHeads& heads) {
-    return local_attention_->for_documents(
-        {round_up(forecast_inputs_.rank_heads, options.head_chunks) / options.head_chunks,
-         heads.query / heads.key_value, heads.width});
-  };
-  const std::string documents = documents_of(config_.heads());
-  if (!documents.empty())
-    text +=
-        cat("; ", documents,
-            documents_of(config_.heads_of_full_attention()) == documents ? "" : ", in layers with a window");
-  if (config_.delta_net)
-    text += cat("; a DeltaNet in place of it in ", std::ranges::count(config_.delta_layers, true), " of ",
-                config_.num_hidden_layers, " layers");
-  text += cat("; values in ", dtype_name(storage), ", matmuls in ", dtype_name(tile));
-  if (options.purpose == Purpose::training) text += "; recompute " + forecast_inputs_.recompute.description();
-  if (recompute_choice_) text += ", " + recompute_choice_->description();
-  text +=
-      cat("; tiles of ", forecast_inputs_.tile_tokens, " tokens, logits of ",
-          forecast_inputs_.logits_tile_tokens, "; ulysses ", mesh_.ulysses->size(), ", ring ",
-          mesh_.ring->size(), ", data parallel ", mesh_.dp_size, "; ZeRO ", static_cast<int>(options.zero));
-  if (options.head_chunks > 1) text += cat("; ", options.head_chunks, " head chunks");
-  if (!options.sparse.dense()) {
-    const SparseBlocks& sparse = options.sparse;
-    text += cat("; sparse blocks of ", sparse.block_tokens, ": ", sparse.local_blocks, " local, ",
-                sparse.global_blocks, " global");
-    if (sparse.stride_blocks > 0) text += cat(", every ", sparse.stride_blocks, "th");
-  }
-  const OffloadOptions& offload = options.offload;
-  if (offload.parameters != Offload::none || offload.optimizer != Offload::none ||
-      offload.activations != Offload::none)
-    text += cat("; offload of parameters ", name_of(offload.parameters), ", optimizer ",
-                name_of(offload.optimizer), ", activations ", name_of(offload.activations),
-                text_of_resident_layers(forecast_inputs_));
-  if (options.device.is_cpu() && (offload.parameters == Offload::cpu || offload.activations == Offload::cpu))
-    text += " (cpu moves neither parameters nor activations: they are in the host's memory already)";
-  if (options.update_in_backward) text += "; updates in backward";
-  if (layout_.adapted()) text += "; " + text_of_lora(lora_, adapted_modules(layout_.adapters));
-  return text;
 }
 
 std::unique_ptr<Engine> assemble(World& world, const std::filesystem::path& model_dir,

@@ -9,6 +9,7 @@
 #include "trireme/engine/model_executor.h"
 #include "trireme/engine/not_finite_tensor.h"
 #include "trireme/forecast/memory_options.h"
+#include "trireme/memory/spill_file.h"
 #include "trireme/memory/through_pinned.h"
 #include "trireme/shard/loss_scaler.h"
 #include "trireme/shard/masters.h"
@@ -70,6 +71,10 @@ StepResult Engine::backward(const StepBatches& batches, double loss_scale) {
 
 double Engine::loss_scale() const {
   return loss_scaler_ ? loss_scaler_->scale() : 1;
+}
+
+double Engine::offload_wait_seconds() const {
+  return (updates_ ? updates_->waited_seconds() : 0) + (spill_ ? spill_->waited_seconds() : 0);
 }
 
 void Engine::wait_for_updates() const {

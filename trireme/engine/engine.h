@@ -61,6 +61,7 @@ struct EvaluationResult {
 };
 
 class ActivationStore;
+class CheckpointReader;
 class DeferredUpdates;
 class GradientStore;
 class LayerRunner;
@@ -164,11 +165,13 @@ class Engine {
   }
   friend std::unique_ptr<Engine> assemble(World& world, const std::filesystem::path& model_dir,
                                           const EngineOptions& options, const ModelFamilies& families);
-  // These two are in assemble.cpp.
+  // These are in assemble.cpp.
   Engine(World& world, const std::filesystem::path& model_dir, const EngineOptions& options,
          const ModelFamilies& families);
   void make_stores(at::ScalarType tile_dtype);
+  void read_model(const CheckpointReader& reader);
   void read_adapters();
+  void make_executor();
 
   // Of those that are trained.
   int unit_count() const { return static_cast<int>(layout_.trained().size()); }

@@ -17,6 +17,11 @@ const char* dtype_name(at::ScalarType dtype) {
   throw InternalError(cat("dtype ", dtype, " has no name"));
 }
 
+at::ScalarType storage_dtype(Precision precision) {
+  constexpr at::ScalarType kStorage[] = {at::kFloat, at::kBFloat16, at::kHalf};
+  return kStorage[static_cast<size_t>(precision)];
+}
+
 void list_engine_options(OptionList& list, EngineOptions& o) {
   list.group(OptionGroup::model);
   list.choice("attention", o.attention, "attention kernel");

@@ -86,6 +86,8 @@ struct EngineOptions {
 inline constexpr auto kDtypeNames = std::to_array<EnumName<at::ScalarType>>(
     {{at::kFloat, "fp32"}, {at::kBFloat16, "bf16"}, {at::kHalf, "fp16"}});
 const char* dtype_name(at::ScalarType dtype);
+// Of values between tiles.
+at::ScalarType storage_dtype(Precision precision);
 
 // How the model computes, what it keeps where, and how ranks share a sequence.
 void list_engine_options(OptionList& list, EngineOptions& options);
