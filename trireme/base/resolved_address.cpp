@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <arpa/inet.h>
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <netdb.h>
 #include <netinet/in.h>
+
+#include "trireme/base/poll_until.h"
 
 namespace trireme {
 
@@ -37,6 +40,19 @@ std::vector<ResolvedAddress> resolve(const std::string& host, int port) {
   std::stable_partition(addresses.begin(), addresses.end(),
                         [](const ResolvedAddress& one) { return one.generic()->sa_family == AF_INET; });
   return addresses;
+}
+
+std::optional<int> connect_until(int descriptor, const ResolvedAddress& address,
+                                 std::chrono::steady_clock::time_point deadline) {
+  if (::connect(descriptor, address.generic(), address.size) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  const int ready = poll_until(descriptor, POLLOUT, deadline);
+  if (ready < 0) return errno;
+  if (ready == 0) return std::nullopt;
+  int error = 0;
+  socklen_t size = sizeof error;
+  ::getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &size);
+  return error;
 }
 
 }  // namespace trireme

@@ -1,7 +1,8 @@
-// Resolves a host name to network addresses.
+// Resolves a host name to network addresses, and connects to one of them in a time.
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <sys/socket.h>
 #include <vector>
@@ -27,5 +28,10 @@ struct ResolvedAddress {
 
 // IPv4 addresses come first. Throws UnknownHost.
 std::vector<ResolvedAddress> resolve(const std::string& host, int port);
+
+// Connects a socket that does not block: 0, or the error number of the connection, ETIMEDOUT of the system's own
+// patience among them; none: the deadline has passed.
+std::optional<int> connect_until(int descriptor, const ResolvedAddress& address,
+                                 std::chrono::steady_clock::time_point deadline);
 
 }  // namespace trireme

@@ -3,6 +3,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <sys/socket.h>
 #include <utility>
 #include <vector>
@@ -36,17 +37,6 @@ void wait_for(int descriptor, int16_t events, Deadline deadline) {
   if (ready == 0) throw DeadlinePassed("no answer");
 }
 
-// Returns 0 or the error of the connection.
-int connect_to(int descriptor, const ResolvedAddress& address, Deadline deadline) {
-  if (::connect(descriptor, address.generic(), address.size) == 0) return 0;
-  if (errno != EINPROGRESS) return errno;
-  wait_for(descriptor, POLLOUT, deadline);
-  int error = 0;
-  socklen_t size = sizeof error;
-  ::getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &size);
-  return error;
-}
-
 }  // namespace
 
 Connection::Connection(const std::string& host, int port, Deadline deadline) {
@@ -54,7 +44,10 @@ Connection::Connection(const std::string& host, int port, Deadline deadline) {
   for (const ResolvedAddress& address : addresses_of(host, port, deadline)) {
     FileDescriptor descriptor(
         ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    error = descriptor.is_open() ? connect_to(descriptor.get(), address, deadline) : errno;
+    const std::optional<int> failure =
+        descriptor.is_open() ? connect_until(descriptor.get(), address, deadline) : errno;
+    if (!failure) throw DeadlinePassed("no answer");
+    error = *failure;
     if (error != 0) continue;
     watch_connection(descriptor.get());
     descriptor_ = std::move(descriptor);

@@ -12,7 +12,6 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
-#include "trireme/base/poll_until.h"
 #include "trireme/base/resolved_address.h"
 #include "trireme/base/sha256.h"
 #include "trireme/base/watch_connection.h"
@@ -37,19 +36,6 @@ std::string address_of_peer(int descriptor) {
   if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer.storage), &peer.size) == 0)
     digits = peer.digits();
   return digits.empty() ? "unknown" : digits;
-}
-
-// Returns 0 or the error number.
-int finish_connecting(int descriptor, const ResolvedAddress& address, double seconds) {
-  if (::connect(descriptor, address.generic(), address.size) == 0) return 0;
-  if (errno != EINPROGRESS) return errno;
-  const auto limit = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));
-  const int ready = poll_until(descriptor, POLLOUT, std::chrono::steady_clock::now() + limit);
-  if (ready <= 0) return ready == 0 ? ETIMEDOUT : errno;
-  int reason = 0;
-  socklen_t size = sizeof reason;
-  ::getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &reason, &size);
-  return reason;
 }
 
 }  // namespace
@@ -84,11 +70,15 @@ LauncherLink::LauncherLink(int descriptor)
 }
 
 LauncherLink LauncherLink::connect(const std::string& host, int port, double seconds) {
+  const auto limit = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));  // of each address
   int reason = 0;
   for (const ResolvedAddress& address : resolve(host, port)) {
     FileDescriptor descriptor(
         ::socket(address.generic()->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    reason = descriptor.is_open() ? finish_connecting(descriptor.get(), address, seconds) : errno;
+    reason = descriptor.is_open()
+                 ? connect_until(descriptor.get(), address, std::chrono::steady_clock::now() + limit)
+                       .value_or(ETIMEDOUT)
+                 : errno;
     if (reason == 0) return LauncherLink(descriptor.release());
   }
   throw CommError(
