@@ -17,6 +17,7 @@
 namespace trireme {
 namespace {
 
+using ::testing::AllOf;
 using testing::ends_soon;
 using ::testing::HasSubstr;
 using testing::launch_and_wait;
@@ -91,6 +92,15 @@ TEST(Launch, returns_the_code_of_the_rank_that_failed_and_ends_the_rest) {
   EXPECT_THAT(outcome.err, HasSubstr("rank 1 (process "));
   EXPECT_THAT(outcome.err, HasSubstr("ended with code 65 (DataError: "));
   EXPECT_THAT(outcome.err, HasSubstr("Its last lines on stderr:\n    no such file\n"));
+}
+
+TEST(Launch, does_not_say_again_what_a_rank_said_is_to_be_changed) {
+  const LaunchOutcome outcome = launch_and_wait(shell(2, "echo trireme: ConfigError: no such flag >&2; exit 78"));
+  EXPECT_EQ(outcome.code, 78);
+  const std::string message = "ConfigError: no such flag";
+  EXPECT_EQ(outcome.err.find(message, outcome.err.find("trireme launch: ")), std::string::npos) << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr(message), HasSubstr("ended with code 78 (ConfigError: "),
+                                 HasSubstr("Its message is above.\n")));
 }
 
 TEST(Launch, names_the_rank_that_was_killed_and_its_signal) {

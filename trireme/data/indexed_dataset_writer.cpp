@@ -21,9 +21,7 @@ namespace {
 constexpr size_t kBufferBytes = size_t{4} << 20;
 
 [[noreturn]] void fail(const std::filesystem::path& file, const char* what, int error) {
-  throw_file_error(
-      cat(file.string(), ": ", what), error,
-      error == ENOSPC ? "; free some space, or choose another --output; nothing was left behind" : "");
+  throw_file_error(cat(file.string(), ": ", what), error, "; nothing was left behind");
 }
 
 FileDescriptor create(const std::filesystem::path& file) {

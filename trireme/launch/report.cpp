@@ -6,6 +6,7 @@
 #include <set>
 
 #include "trireme/base/error.h"
+#include "trireme/base/machine_identity.h"
 #include "trireme/base/rank_list.h"
 
 namespace trireme {
@@ -28,6 +29,14 @@ std::string how_it_hung(const RankEnd& end) {
   return text + "; the other ranks waited for it";
 }
 
+// What to change stands in the rank's own words, which this terminal has shown.
+bool said_what_to_change(const RankEnd& end) {
+  return end.signal == 0 && end.code == ConfigError::kExitCode && end.host == host_name() &&
+         std::ranges::any_of(end.last_lines, [](const std::string& line) {
+           return line.find("ConfigError: ") != std::string::npos;
+         });
+}
+
 std::string how_it_ended(const RankEnd& end) {
   std::string text;
   if (end.killed && end.look.stopped) {
@@ -40,7 +49,7 @@ std::string how_it_ended(const RankEnd& end) {
     for (const ExitMeaning& one : exit_meanings())
       if (one.code == end.code) text += cat(" (", one.meaning, ")");
   }
-  if (end.look.known) text += cat("; it was ", end.look.doing);
+  if (end.look.known && !said_what_to_change(end)) text += cat("; it was ", end.look.doing);
   return text;
 }
 
@@ -70,6 +79,7 @@ std::string report(const Outcome& outcome, const std::vector<RankEnd>& ends) {
       cat("trireme launch: ", name_of(end), " ", outcome.hung ? how_it_hung(end) : how_it_ended(end));
   const auto ended_with_it = [&](const RankEnd& other) { return other.rank != end.rank && other.asked; };
   if (std::any_of(ends.begin(), ends.end(), ended_with_it)) text += "; the other ranks were ended";
+  if (!outcome.hung && said_what_to_change(end)) return text + ". Its message is above.\n";
   text += end.last_lines.empty() ? ". It wrote nothing to stderr.\n" : ". Its last lines on stderr:\n";
   text += quote(end);
   const RankEnd* other = outcome.hung || end.last_lines.empty() ? witness(end, ends) : nullptr;
