@@ -45,8 +45,8 @@ TEST(ReplacedFile, stays_as_it_was_where_the_new_text_does_not_fit) {
       [&] { replace_file(folder.path() / "notes.json", std::string(2000, 'x')); });
   ::setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
-  EXPECT_THAT(message,
-              AllOf(HasSubstr("cannot write 2000 bytes"), HasSubstr("free some space, or choose another folder")));
+  EXPECT_THAT(message, AllOf(HasSubstr("cannot write 2000 bytes"),
+                             HasSubstr("free some space, or choose another folder")));
   EXPECT_EQ(testing::bytes_of(folder.path() / "notes.json"), "old");
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "notes.json.partial"));
 }

@@ -29,6 +29,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using Words = std::vector<std::string>;
 
 // Its standard output.
@@ -253,6 +254,35 @@ TEST_F(TrainedRun, evaluates_as_the_flags_say) {
   EXPECT_EQ(held_out["loss"], alone["loss"]);
   EXPECT_NE(evaluated_with({"--model_name_or_path", path("other")})["loss"], plain["loss"]);
   EXPECT_NE(evaluated_with({"--checkpoint", path("run")})["loss"], plain["loss"]);
+}
+
+TEST_F(TrainedRun, is_evaluated_with_the_packing_that_it_had_unless_a_flag_says_another) {
+  const Words run_flag{"--checkpoint", path("run")};
+  const auto with = [&](const Words& more) {
+    Words words = run_flag;
+    words.insert(words.end(), more.begin(), more.end());
+    return evaluated_with(words);
+  };
+  EXPECT_EQ(with({})["packing"], "concat");
+  EXPECT_EQ(with({}), with({"--packing", "concat"}));
+  EXPECT_EQ(with({"--packing", "documents"})["packing"], "documents");
+  const auto told = [&](const Words& more) {
+    Words words{"loss",
+                "--checkpoint",
+                path("run"),
+                "--eval_file",
+                path("lines.jsonl"),
+                "--max_seq_length",
+                "48",
+                "--device",
+                "cpu",
+                "--threads",
+                "1"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(run_eval, words);
+  };
+  EXPECT_THAT(told({}), StartsWith("packing concat\n"));
+  EXPECT_THAT(told({"--packing", "best_fit"}), StartsWith("packing best_fit, long_documents cut\n"));
 }
 
 TEST_F(TrainedRun, is_exported_in_the_dtype_that_the_model_had_unless_told_otherwise) {

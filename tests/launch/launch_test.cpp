@@ -95,10 +95,12 @@ TEST(Launch, returns_the_code_of_the_rank_that_failed_and_ends_the_rest) {
 }
 
 TEST(Launch, does_not_say_again_what_a_rank_said_is_to_be_changed) {
-  const LaunchOutcome outcome = launch_and_wait(shell(2, "echo trireme: ConfigError: no such flag >&2; exit 78"));
+  const LaunchOutcome outcome =
+      launch_and_wait(shell(2, "echo trireme: ConfigError: no such flag >&2; exit 78"));
   EXPECT_EQ(outcome.code, 78);
   const std::string message = "ConfigError: no such flag";
-  EXPECT_EQ(outcome.err.find(message, outcome.err.find("trireme launch: ")), std::string::npos) << outcome.err;
+  EXPECT_EQ(outcome.err.find(message, outcome.err.find("trireme launch: ")), std::string::npos)
+      << outcome.err;
   EXPECT_THAT(outcome.err, AllOf(HasSubstr(message), HasSubstr("ended with code 78 (ConfigError: "),
                                  HasSubstr("Its message is above.\n")));
 }

@@ -110,9 +110,9 @@ void SafetensorsWriter::put(const void* data, int64_t bytes) {
 
 void SafetensorsWriter::fail(const std::string& doing, int error) {
   remove_partial();
-  throw_file_error(
-      cat(file_.string(), ": cannot ", doing), error,
-      cat("; the file needs ", file_bytes_, " bytes (", format_bytes(file_bytes_), "); nothing was left behind"));
+  throw_file_error(cat(file_.string(), ": cannot ", doing), error,
+                   cat("; the file needs ", file_bytes_, " bytes (", format_bytes(file_bytes_),
+                       "); nothing was left behind"));
 }
 
 void SafetensorsWriter::remove_partial() noexcept {

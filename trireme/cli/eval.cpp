@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <iostream>
 
+#include "trireme/base/error.h"
+#include "trireme/base/option_value.h"
 #include "trireme/cli/commands.h"
 #include "trireme/cli/unread_flags.h"
 #include "trireme/data/held_out_split.h"
 #include "trireme/eval/loss_by_position.h"
 #include "trireme/train/check_options.h"
+#include "trireme/train/checkpoint_names.h"
 #include "trireme/train/training_data.h"
 
 namespace trireme {
@@ -21,9 +24,7 @@ void SetEvaluationFlags::list_set(OptionList& list, const std::string& eval_file
 }
 
 EngineOptions SetEvaluationFlags::resolve(const RankIdentity& identity) const {
-  EngineOptions options = EvaluationFlags::resolve(identity, samples.max_seq_length);
-  check_packing(samples.packing.kind, options);
-  return options;
+  return EvaluationFlags::resolve(identity, samples.max_seq_length);
 }
 
 namespace {
@@ -35,12 +36,37 @@ EngineOptions options_of_flags(const SetEvaluationFlags& flags, const OptionPars
   return flags.resolve(rank_identity_from_environment());
 }
 
+void pack_as_run(SampleOptions& samples, const std::filesystem::path& checkpoint,
+                 const OptionParser& parser) {
+  if (parser.given("packing")) return;
+  const std::string file = (checkpoint / kTrainerStateFile).string();
+  const Json options = object_value(read_json(file), "options", file);
+  OptionList list;
+  list_sample_options(list, samples);
+  for (const Option& option : list.options()) {
+    const bool packs = option.name == "packing" || option.name == "long_documents";
+    if (packs && !parser.given(option.name) && options.contains(option.name))
+      option.write(parse_option_value(option, options[option.name], cat(file, ": ")));
+  }
+}
+
+std::string packing_text(PackingRule packing) {
+  return cat("packing ", name_of(packing.kind),
+             packing.whole_documents() ? cat(", long_documents ", name_of(packing.long_documents)) : "",
+             "\n");
+}
+
 }  // namespace
 
 SetEvaluation::SetEvaluation(const SetEvaluationFlags& flags, const OptionParser& parser)
     : Evaluation(flags, parser, options_of_flags(flags, parser)), max_eval_samples_(flags.max_eval_samples) {
+  SampleOptions samples = flags.samples;
+  if (flags.packs_as_run && !checkpoint().empty())
+    agreement().all_or_none(cat("reading ", checkpoint().string()),
+                            [&] { pack_as_run(samples, checkpoint(), parser); });
+  check_packing(samples.packing.kind, options());
   agreement().all_or_none(cat("reading the tokenizer of ", model_dir().string()),
-                          [&] { samples_ = resolve_samples(flags.samples, config(), model_dir()); });
+                          [&] { samples_ = resolve_samples(samples, config(), model_dir()); });
   read_weights();
   set_ = open(flags.eval_file, samples_);
 }
@@ -80,8 +106,10 @@ int run_loss(const std::vector<std::string>& arguments) {
       evaluation.engine(), loader,
       flags.buckets > 0 ? equal_edges(sequence_tokens, flags.buckets) : power_of_two_edges(sequence_tokens));
   Json record = result.to_json();
-  record["packing"] = name_of(flags.samples.packing.kind);
-  if (evaluation.reports()) std::cout << (flags.json ? record.dump(1) + "\n" : result.table()) << std::flush;
+  const PackingRule packing = evaluation.packing();
+  record["packing"] = name_of(packing.kind);
+  if (evaluation.reports())
+    std::cout << (flags.json ? record.dump(1) + "\n" : packing_text(packing) + result.table()) << std::flush;
   return 0;
 }
 

@@ -21,6 +21,7 @@ struct SetEvaluationFlags : EvaluationFlags {
   std::filesystem::path eval_file;
   int64_t max_eval_samples = 0;
   SampleOptions samples;
+  bool packs_as_run = false;  // a --checkpoint, where no flag says otherwise
 
   void list_set(OptionList& list, const std::string& eval_file_help);
   EngineOptions resolve(const RankIdentity& identity) const;
@@ -33,6 +34,7 @@ class SetEvaluation : public Evaluation {
   SetEvaluation(const SetEvaluationFlags& flags, const OptionParser& parser);
 
   const IndexedDataset& set() const { return *set_; }
+  PackingRule packing() const { return samples_.packing; }
   // The rows of a range of the set, --max_eval_samples at most. Tells what is to be known of them.
   EvaluationLoader loader(TokenSpan range);
 
@@ -46,6 +48,7 @@ struct EvalFlags : SetEvaluationFlags {
   double validation_split_percentage = 0;
   int64_t buckets = 0;
 
+  EvalFlags() { packs_as_run = true; }
   void declare(OptionList& list);
 };
 

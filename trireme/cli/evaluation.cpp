@@ -78,9 +78,10 @@ Evaluation::Evaluation(const EvaluationFlags& flags, const OptionParser& parser,
 std::filesystem::path Evaluation::find_model(const EvaluationFlags& flags) {
   Agreement agreement = this->agreement();
   const auto tell = [this](const std::string& text) { note(text); };
-  std::filesystem::path saved, model_dir;
+  std::filesystem::path model_dir;
   if (!flags.checkpoint.empty())
-    saved = find_checkpoint(flags.checkpoint, world_->identity(), agreement, tell).path;
+    checkpoint_ = find_checkpoint(flags.checkpoint, world_->identity(), agreement, tell).path;
+  const std::filesystem::path& saved = checkpoint_;
   agreement.all_or_none("looking for the model", [&] {
     const bool adapted = !saved.empty() && is_adapter_folder(saved);
     if (adapted ? !options_.lora.adapter.empty() : flags.model.empty() == saved.empty())

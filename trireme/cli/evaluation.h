@@ -61,16 +61,20 @@ class Evaluation {
 
  protected:
   Agreement agreement() { return {*group_, options_.device}; }
+  const EngineOptions& options() const { return options_; }
+  const std::filesystem::path& checkpoint() const {
+    return checkpoint_;
+  }  // empty: a model's folder was given
 
  private:
-  // Also sets the adapter that a checkpoint is. Collective.
+  // Also sets checkpoint_, and the adapter that it may be. Collective.
   std::filesystem::path find_model(const EvaluationFlags& flags);
 
   EngineOptions options_;
   c10::DeviceGuard guard_;
   std::unique_ptr<World> world_;
   std::unique_ptr<Group> group_;
-  std::filesystem::path model_dir_;
+  std::filesystem::path checkpoint_, model_dir_;
   ModelConfig config_;
   std::unique_ptr<Engine> engine_;
   std::optional<OwnedFolder> scratch_;  // rank 0
