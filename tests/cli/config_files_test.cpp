@@ -22,6 +22,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 using Words = std::vector<std::string>;
 
 struct Parsed {
@@ -264,6 +265,19 @@ TEST_F(GivenFiles, the_batch_follows_from_the_ranks_of_the_run) {
                     HasSubstr("--per_device_train_batch_size is 2")));
   EXPECT_THAT(refusal({"--deepspeed", file("ds.json", two)}, 12),
               AllOf(HasSubstr("sequence_parallelism.degree: 8 ranks"), HasSubstr("12 ranks")));
+}
+
+TEST_F(GivenFiles, ranks_that_cannot_share_a_sample_are_told_with_what_asked_for_it) {
+  const auto refused = [&](const Words& more, int ranks) {
+    const auto parsed = parse(more, ranks);
+    return testing::message_of<ConfigError>([&] { check_sharing_ranks(parsed->parser, ranks); });
+  };
+  EXPECT_THAT(refused({"--sp", "2"}, 1),
+              StartsWith("--sp: 2 ranks are to share a sample, and the run has 1 rank;"));
+  EXPECT_THAT(refused({"--ulysses", "2", "--ring", "3"}, 4), StartsWith("--ulysses x --ring: 6 ranks"));
+  const std::string config = file("config.json", R"({"ulysses": 1, "ring": 2})");
+  EXPECT_THAT(refused({"--config", config}, 3), StartsWith(config + ": ring: 2 ranks"));
+  EXPECT_NO_THROW(check_sharing_ranks(parse({"--sp", "2"})->parser, 4));
 }
 
 TEST_F(GivenFiles, what_differs_from_the_defaults_is_shown_with_what_gave_it) {

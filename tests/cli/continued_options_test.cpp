@@ -162,6 +162,21 @@ TEST_F(ContinuedOptions, leave_out_what_a_flag_has_no_use_for) {
   EXPECT_EQ(given({"--on_spike", "off"}).guards.spike_factor, GuardOptions().spike_factor);
 }
 
+TEST_F(ContinuedOptions, that_need_more_ranks_say_whose_they_are) {
+  TrainOptions options = run_.options("run");
+  options.engine.ring = 2;
+  options.context_stages = "";
+  options.max_steps = 1;
+  options.samples.max_seq_length = 16;
+  testing::train_on_ranks(2, options);
+  EXPECT_THAT(testing::message_of<ConfigError>([&] {
+                read({"--continue_run", finished()});
+              }),
+              AllOf(HasSubstr(finished() + ": ring: 2 ranks are to share a sample, and the run has 1 rank"),
+                    HasSubstr("trireme launch --nproc_per_node 2")));
+  EXPECT_EQ(read({"--continue_run", finished(), "--sp", "1"}).max_steps, 1);
+}
+
 // An older machine's peak would make MFU wrong, and its limits refuse what fits now.
 TEST_F(ContinuedOptions, leave_out_what_is_of_the_machine) {
   TrainOptions options = run_.options("run");

@@ -206,6 +206,15 @@ TEST_F(TrainedRun, on_fewer_ranks_takes_the_batch_that_its_deepspeed_file_gave_t
   EXPECT_EQ(read_json(path("elastic/config.json"))["gradient_accumulation_steps"], 4);
 }
 
+TEST_F(TrainedRun, and_its_evaluation_say_how_to_start_the_ranks_that_are_to_share_a_sample) {
+  const auto needs_two = AllOf(HasSubstr("--sp: 2 ranks are to share a sample, and the run has 1 rank;"),
+                               HasSubstr("start it with trireme launch --nproc_per_node 2 -- "));
+  Words words = words_;
+  words.insert(words.end(), {"--sp", "2"});
+  EXPECT_THAT(testing::message_of<ConfigError>([&] { run(run_train, words); }), needs_two);
+  EXPECT_THAT(testing::message_of<ConfigError>([] { evaluated_with({"--sp", "2"}); }), needs_two);
+}
+
 TEST_F(TrainedRun, is_not_evaluated_where_tmpdir_is_no_folder) {
   const std::optional<std::string> before = environment("TMPDIR");
   ::setenv("TMPDIR", path("text.txt").c_str(), 1);

@@ -60,6 +60,7 @@ int run_step(const std::vector<std::string>& arguments) {
   if (!flags.predict.empty()) hardware = read_hardware(flags.predict.string());
   if (flags.simulate_ranks) return run_simulated_step(flags, parser, hardware);
   const RankIdentity identity = rank_identity_from_environment();
+  check_sharing_ranks(parser, identity.size);
   const std::filesystem::path model_dir = find_model_directory(flags.model);
   EngineOptions options = flags.resolve(identity);
   const c10::DeviceGuard guard(options.device);

@@ -10,6 +10,7 @@
 #include "trireme/cli/config_document.h"
 #include "trireme/cli/deepspeed_config.h"
 #include "trireme/cli/deepspeed_keys.h"
+#include "trireme/cli/process_options.h"
 #include "trireme/train/stage_plan.h"
 
 namespace fs = std::filesystem;
@@ -66,31 +67,18 @@ bool is_displaced(const std::string& option, const Json& document, const OptionP
   return option.starts_with("spike_") && is_given_as("on_spike", "off");
 }
 
-int64_t number_of(const OptionParser& parser, const std::string& option) {
-  return parser.find(option).read().get<int64_t>();
-}
-
 std::optional<BatchNumber> batch_number(const OptionParser& parser, const std::string& option,
                                         const std::string& file) {
   if (!parser.given(option)) return std::nullopt;
   const std::string source = parser.source_of(option), prefix = file + ": ";
-  return BatchNumber{number_of(parser, option),
+  return BatchNumber{parser.find(option).read().get<int64_t>(),
                      source.starts_with(prefix) ? source.substr(prefix.size()) : source};
 }
 
 RunRanks run_ranks(const OptionParser& parser, int ranks, const std::string& file) {
-  const int64_t degree = sharing_ranks(parser);
-  if (ranks % degree != 0) {
-    std::string source;
-    for (const char* option : {"sp", "ulysses", "ring"})
-      if (source.empty()) source = parser.source_of(option);
-    throw ConfigError(
-        cat(source, ": ", degree, " ranks are to share a sample, and the run has ", ranks,
-            ranks == 1 ? " rank" : " ranks", "; expected a multiple of ", degree,
-            ": start it with trireme launch --nproc_per_node ", degree,
-            is_yaml(file) ? "" : cat(", or see  trireme config fix ", file, " --ranks ", ranks)));
-  }
-  return {ranks, degree};
+  check_sharing_ranks(parser, ranks,
+                      is_yaml(file) ? "" : cat(", or see  trireme config fix ", file, " --ranks ", ranks));
+  return {ranks, sharing_ranks(parser)};
 }
 
 std::vector<std::string> add_deepspeed(const fs::path& path, OptionParser& parser, int ranks,
@@ -126,11 +114,6 @@ std::string list_of_stages(const std::string& context_stages) {
     throw ConfigError(cat("--context_stages: ", context_stages, " holds ", quotation(document.json),
                           "; expected a list of stages"));
   return document.json.dump();
-}
-
-int64_t sharing_ranks(const OptionParser& parser) {
-  const Json sp = parser.find("sp").read();
-  return sp.is_null() ? number_of(parser, "ulysses") * number_of(parser, "ring") : sp.get<int64_t>();
 }
 
 void ConfigFiles::list(OptionList& list) {

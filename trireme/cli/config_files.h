@@ -24,9 +24,6 @@ struct ConfigFiles {
 // `context_stages`. Throws ConfigError: the file holds something else.
 std::string list_of_stages(const std::string& context_stages);
 
-// Ranks that share a sample, as far as values are given.
-int64_t sharing_ranks(const OptionParser& parser);
-
 // Whether a DeepSpeed configuration has a key or a block of that name at its top.
 bool is_deepspeed_name(const std::string& name);
 

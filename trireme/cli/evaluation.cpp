@@ -63,6 +63,7 @@ Evaluation::Evaluation(const EvaluationFlags& flags, const OptionParser& parser,
       guard_(options_.device),
       world_(join_run(rank_identity_from_environment(), options_, flags.process)),
       group_(world_->make_group("evaluation", {world_->identity().all_ranks()})) {
+  check_sharing_ranks(parser, world_->size());
   model_dir_ = find_model(flags);
   Agreement agreement = this->agreement();
   config_ = compare_models(model_dir_, options_.lora, world_->rank(), agreement);

@@ -120,6 +120,23 @@ void ProcessOptions::share_sequence(EngineOptions& engine, const OptionParser& p
   if (!given_ring) engine.ring = degree / engine.ulysses;
 }
 
+int64_t sharing_ranks(const OptionParser& parser) {
+  const auto number = [&](const char* option) { return parser.find(option).read().get<int64_t>(); };
+  return parser.given("sp") ? number("sp") : number("ulysses") * number("ring");
+}
+
+void check_sharing_ranks(const OptionParser& parser, int ranks, const std::string& other_way) {
+  const int64_t degree = sharing_ranks(parser);
+  if (ranks % degree == 0) return;
+  std::string source = parser.source_of("sp");
+  for (const char* option : {"ulysses", "ring"})
+    if (!parser.given("sp") && parser.find(option).read() != 1)
+      source += cat(source.empty() ? "" : " x ", parser.source_of(option));
+  throw ConfigError(cat(source, ": ", degree, " ranks are to share a sample, and the run has ", ranks,
+                        ranks == 1 ? " rank" : " ranks", "; expected a multiple of ", degree,
+                        ": start it with trireme launch --nproc_per_node ", degree, " -- ...", other_way));
+}
+
 std::optional<std::string> crossing_warning(int ulysses, const World& world) {
   const int ranks = world.common_machine_ranks();
   if (ranks % ulysses == 0) return std::nullopt;

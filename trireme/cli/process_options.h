@@ -47,6 +47,12 @@ struct ProcessOptions {
                       const std::filesystem::path& model_dir) const;
 };
 
+// Ranks that share a sample, as far as values are given.
+int64_t sharing_ranks(const OptionParser& parser);
+// Throws ConfigError, which names what gave their number, and ends with `other_way` out: the ranks of the run cannot
+// be divided into so many.
+void check_sharing_ranks(const OptionParser& parser, int ranks, const std::string& other_way = "");
+
 // What to tell the user where ranks of one Ulysses group are on several machines; nothing where none is.
 std::optional<std::string> crossing_warning(int ulysses, const World& world);
 

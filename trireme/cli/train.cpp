@@ -73,6 +73,8 @@ std::vector<std::string> TrainFlags::read_files(OptionParser& parser, int ranks)
                             "; give --ulysses and --ring, or --sp, too"));
   }
   options.context_stages = list_of_stages(options.context_stages);
+  // Stages of a list may set other degrees.
+  if (!is_stage_list(options.context_stages)) check_sharing_ranks(parser, ranks);
   return notes;
 }
 
