@@ -214,6 +214,13 @@ TEST_F(OpenTokens, made_with_another_end_of_text_token_are_others) {
   EXPECT_NE(before["digest"], after["digest"]);
 }
 
+TEST(TooLittleText, is_named_and_not_the_tokens_that_were_made_of_it) {
+  const TinyRun run;
+  const TrainOptions options = run.with_text(
+      "run", "Too short.", testing::source_folder() / "tests/tokenizer/fixtures/gpt2_tokenizer.json");
+  EXPECT_THAT(testing::problem_of<DataError>(options), HasSubstr(run.text().string() + ": there are "));
+}
+
 TEST_F(OpenTokens, are_those_of_what_rank_0_finds_whatever_another_rank_finds) {
   std::vector<int64_t> tokens(2);
   run_ranks_as_threads(2, [&](World& world) {

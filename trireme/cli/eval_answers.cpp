@@ -24,7 +24,7 @@ void check_packing_of_answers(PackingRule packing) {
 
 void check_answers(const IndexedDataset& set, PackingRule packing, int64_t sequence_tokens) {
   if (set.prompts().empty())
-    throw DataError(cat(set.path().string(),
+    throw DataError(cat(set.name(),
                         ": has no prompts, so all of it would be an answer; give lines with prompt and "
                         "completion, or chats (docs/data.md), or ask for trireme eval loss"));
   const int64_t longest = set.longest_document();

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstring>
+#include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
@@ -115,9 +116,10 @@ bool is_indexed_dataset(const std::filesystem::path& prefix) {
   return is_file(indexed_dataset_bin(prefix)) && is_file(indexed_dataset_idx(prefix));
 }
 
-IndexedDataset::IndexedDataset(const std::filesystem::path& prefix)
+IndexedDataset::IndexedDataset(const std::filesystem::path& prefix, std::string made_of)
     : idx_(indexed_dataset_idx(prefix), "the index of a tokenized set"),
-      bin_(indexed_dataset_bin(prefix), "the tokens of a tokenized set") {
+      bin_(indexed_dataset_bin(prefix), "the tokens of a tokenized set"),
+      made_of_(std::move(made_of)) {
   const std::string idx = idx_.path().string();
   if (idx_.bytes() < kHeaderBytes)
     throw DataError(

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "trireme/base/input_file.h"
@@ -39,13 +40,17 @@ bool is_indexed_dataset(const std::filesystem::path& prefix);
 class IndexedDataset {
  public:
   // Checks magic, version, counts, sizes, pointers, document indices, modes and the size of both files.
-  // Throws DataError that names the file and the offset.
-  explicit IndexedDataset(const std::filesystem::path& prefix);
+  // Throws DataError that names the file and the offset. `made_of`: the text that the tokens were made of, which
+  // people know, not the files.
+  explicit IndexedDataset(const std::filesystem::path& prefix, std::string made_of = "");
 
   int64_t tokens() const { return tokens_; }
   int64_t documents() const { return documents_; }
   TokenType token_type() const { return type_; }
   const std::filesystem::path& path() const { return bin_.path(); }
+  std::string name() const {
+    return made_of_.empty() ? path().string() : made_of_;
+  }  // for messages on its content
 
   int64_t document_begin(int64_t document) const;  // token offset in the stream; documents() gives tokens()
   // document_begin of documents [first, first + count), up to documents() itself: one read instead of many.
@@ -68,6 +73,7 @@ class IndexedDataset {
 
   InputFile idx_;
   InputFile bin_;
+  std::string made_of_;
   TokenType type_ = TokenType::int32;
   int64_t sequences_ = 0;
   int64_t documents_ = 0;

@@ -86,7 +86,7 @@ std::string PackedRows::range_text() const {
 
 void PackedRows::find_windows() {
   if (range_.size() <= sequence_tokens_)
-    throw DataError(cat(dataset_->path().string(), ": ", range_text(), " ", format_count(range_.size()),
+    throw DataError(cat(dataset_->name(), ": ", range_text(), " ", format_count(range_.size()),
                         " tokens, but one window of ", format_count(sequence_tokens_), " needs ",
                         format_count(sequence_tokens_ + 1),
                         " (one more for the last target): give more data, a shorter sequence length, or "
@@ -115,7 +115,7 @@ void PackedRows::leave_out_windows_of_prompts() {
     if (has_target[static_cast<size_t>(i)]) windows_->push_back(i);
   if (windows_->empty())
     throw DataError(
-        cat(dataset_->path().string(), ": ", range_text(), " ", format_count(count_),
+        cat(dataset_->name(), ": ", range_text(), " ", format_count(count_),
             " windows, none of which has a token to predict: all are prompts; --packing best_fit and "
             "none also take what lies behind the last window"));
   count_ = std::ssize(*windows_);
@@ -128,7 +128,7 @@ void PackedRows::find_pieces(bool next_token_targets) {
     add_pieces(document, next_token_targets);
   });
   if (pieces_.empty())
-    throw DataError(cat(dataset_->path().string(), ": ", range_text(), " ", format_count(documents),
+    throw DataError(cat(dataset_->name(), ": ", range_text(), " ", format_count(documents),
                         " documents, none of which has two tokens and so a target",
                         dataset_->prompts().empty() ? "" : " outside its prompts",
                         rule_.long_documents == LongDocuments::cut

@@ -11,7 +11,7 @@ namespace {
 const LoaderOptions& checked(const LoaderOptions& options, const IndexedDataset& dataset) {
   check_a_token_for_each_rank(options.layout());
   if (options.masked_tokens && !dataset.prompts().empty())
-    throw ConfigError(cat(dataset.path().string(),
+    throw ConfigError(cat(dataset.name(),
                           ": has prompts, which a model of masked tokens (BERT) does not know: make the set "
                           "of plain text, or train a model that predicts the next token"));
   return options;
