@@ -179,8 +179,12 @@ TEST(StagePlan, what_is_wrong_names_the_stage_and_the_key) {
   const std::string first = R"([{"max_seq_length": 64, "steps": 2}, )";
   EXPECT_THAT(refusal(first + R"({"steps": 2, "lenght": 3}])"),
               AllOf(HasSubstr("stage 2"), HasSubstr("lenght")));
-  EXPECT_THAT(refusal(first + R"({"steps": 2, "optim": "sgd"}])"),
-              HasSubstr("'optim' is nothing that a stage"));
+  EXPECT_THAT(
+      refusal(first + R"({"steps": 2, "optim": "sgd"}])"),
+      HasSubstr("'optim' is nothing that a stage sets; expected one of steps, tokens, sp, max_seq_length, "));
+  EXPECT_THAT(
+      refusal(first + R"({"stepz": 2}])"),
+      HasSubstr("'stepz' is nothing that a stage sets; did you mean 'steps'? Expected one of steps, "));
   EXPECT_THAT(refusal(first + R"({"steps": 2, "zero": 4}])"), HasSubstr("--zero is 4"));
   EXPECT_THAT(refusal(first + R"({"steps": 2, "offload_params": "moon"}])"),
               HasSubstr("offload_params is 'moon'; expected one of none|cpu|disk"));

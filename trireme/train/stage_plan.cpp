@@ -5,6 +5,8 @@
 #include <numeric>
 
 #include "trireme/base/error.h"
+#include "trireme/base/joined.h"
+#include "trireme/base/nearest_name.h"
 #include "trireme/base/option_value.h"
 #include "trireme/comm/mesh.h"
 #include "trireme/engine/sequence_degrees.h"
@@ -60,19 +62,23 @@ int64_t count_of(const Json& stage, const char* key) {
   return value.get<int64_t>();
 }
 
+[[noreturn]] void refuse_key(const std::string& key) {
+  std::vector<std::string> names{"steps", "tokens", "sp"};
+  names.insert(names.end(), std::begin(kStageOptions), std::end(kStageOptions));
+  const std::string meant = did_you_mean(key, names);
+  throw ConfigError(cat("'", quotation(key), "' is nothing that a stage sets", meant,
+                        meant.empty() ? "; expected" : " Expected", " one of ", joined(names)));
+}
+
 // Sets what `stage` says in `options`.
 void set_options(TrainOptions& options, const Json& stage, const RunTopology& topology) {
   const ScheduleKind schedule_before = options.lr_scheduler_type;
   OptionList list;
   list_train_options(list, options);
-  std::string known;
-  for (const char* name : kStageOptions) known += cat(name, ", ");
   for (const auto& item : stage.items()) {
     const std::string& key = item.key();
     if (key == "steps" || key == "tokens" || key == "sp") continue;
-    if (std::ranges::none_of(kStageOptions, [&](const char* name) { return key == name; }))
-      throw ConfigError(cat("'", quotation(key), "' is nothing that a stage sets; expected of ", known,
-                            "steps, tokens and sp"));
+    if (std::ranges::none_of(kStageOptions, [&](const char* name) { return key == name; })) refuse_key(key);
     const auto option =
         std::ranges::find_if(list.options(), [&](const Option& each) { return each.name == key; });
     const Json written = parse_option_value(*option, item.value(), "");
