@@ -51,6 +51,20 @@ TEST(ContinuedRun, begins_with_the_weights_and_optimizer_states_of_the_finished_
                                    HasSubstr("length 16 -> 32: the loss was ")));
 }
 
+TEST(ContinuedRun, says_the_positions_that_it_goes_on_with) {
+  const TinyRun run;
+  TrainOptions options = run.options("finished");
+  options.context_stages = "16:1";
+  options.warmup_ratio = 0;
+  options.engine.rope.scaling = "yarn:4";
+  train_on_ranks(1, options);
+  TrainOptions next = continued(run, options);
+  next.context_stages = "32:1";
+  next.warmup_ratio = 0;
+  EXPECT_THAT(train_on_ranks(1, next).output,
+              HasSubstr("rope yarn x 4 of 512 positions, theta 10000: 2,048 positions"));
+}
+
 TEST(ContinuedRun, goes_on_from_its_own_checkpoints_once_it_has_some) {
   const TinyRun run;
   TrainOptions options = run.options("finished");

@@ -17,6 +17,7 @@ namespace fs = std::filesystem;
 namespace trireme::held_out_samples_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::message_of;
@@ -61,7 +62,8 @@ TEST(HeldOutSamples, of_an_encoder_are_looked_at_as_they_are_evaluated) {
   IndexedDatasetWriter writer(options.eval_file, 64);
   for (const int32_t token : {7, 8, 9}) writer.add_document(std::vector<int32_t>{token});
   writer.finish();
-  EXPECT_THAT(train_on_ranks(1, options).output, HasSubstr("step 3  held-out loss"));
+  EXPECT_THAT(train_on_ranks(1, options).output,
+              AllOf(HasSubstr("step 3  held-out loss"), HasSubstr(" at length 16 (1 sample)")));
 }
 
 TEST(HeldOutSamples, that_cannot_be_read_any_more_cost_one_rank_no_steps) {

@@ -52,7 +52,10 @@ void RunInProgress::report_start() {
 
 void RunInProgress::report_engine() {
   note(engine_->description());
-  if (options_of(engine_stage_).engine.rope.given()) note(rope_text(engine_->config()));
+  // A run that goes on has it of its checkpoint, by no flag.
+  const ModelConfig& config = engine_->config();
+  if (options_of(engine_stage_).engine.rope.given() || config.rope.kind != RopeKind::standard)
+    note(rope_text(config));
   if (const auto fit = engine_->memory_fit(); fit && !fit->fits()) {
     const PlannedBatch& batch = engine_->options().planned_batch;
     note(shortage_warning(*fit, engine_->forecast_inputs(batch.samples, batch.tokens)));
@@ -128,7 +131,7 @@ bool RunInProgress::evaluate() {
   record.erase("loss");
   keep(record);
   note(cat("step ", steps_done_, "  held-out loss ", format_fixed(result.loss(), 4), " at length ",
-           format_count(tokens), " (", result.samples, " samples)"));
+           format_count(tokens), " (", result.samples, result.samples == 1 ? " sample)" : " samples)"));
   return true;
 }
 
