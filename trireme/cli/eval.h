@@ -21,7 +21,7 @@ struct SetEvaluationFlags : EvaluationFlags {
   std::filesystem::path eval_file;
   int64_t max_eval_samples = 0;
   SampleOptions samples;
-  bool packs_as_run = false;  // a --checkpoint, where no flag says otherwise
+  bool packs_as_run = false;  // that of --checkpoint, where no flag says otherwise
 
   void list_set(OptionList& list, const std::string& eval_file_help);
   EngineOptions resolve(const RankIdentity& identity) const;

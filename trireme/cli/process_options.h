@@ -49,8 +49,8 @@ struct ProcessOptions {
 
 // Ranks that share a sample, as far as values are given.
 int64_t sharing_ranks(const OptionParser& parser);
-// Throws ConfigError, which names what gave their number, and ends with `other_way` out: the ranks of the run cannot
-// be divided into so many.
+// Throws ConfigError, which names what gave their number and ends with `other_way`: the run's ranks cannot be divided
+// into groups of so many.
 void check_sharing_ranks(const OptionParser& parser, int ranks, const std::string& other_way = "");
 
 // What to tell the user where ranks of one Ulysses group are on several machines; nothing where none is.

@@ -48,9 +48,8 @@ class IndexedDataset {
   int64_t documents() const { return documents_; }
   TokenType token_type() const { return type_; }
   const std::filesystem::path& path() const { return bin_.path(); }
-  std::string name() const {
-    return made_of_.empty() ? path().string() : made_of_;
-  }  // for messages on its content
+  // For messages on its content.
+  std::string name() const { return made_of_.empty() ? path().string() : made_of_; }
 
   int64_t document_begin(int64_t document) const;  // token offset in the stream; documents() gives tokens()
   // document_begin of documents [first, first + count), up to documents() itself: one read instead of many.
