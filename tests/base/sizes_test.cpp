@@ -1,8 +1,11 @@
 #include "trireme/base/sizes.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
+
+#include "tests/support/error_message.h"
 
 namespace trireme {
 namespace {
@@ -20,6 +23,8 @@ TEST(Sizes, k_m_and_g_are_powers_of_two) {
 TEST(Sizes, what_is_not_a_count_is_refused) {
   for (const char* text : {"", "k", "1.5k", "12q", "1kk", "99999999999999999999", "9999999999g"})
     EXPECT_THROW(parse_count(text, "--max_seq_length"), ConfigError) << text;
+  EXPECT_THAT(testing::message_of<ConfigError>([] { parse_count("0.5", "--seed"); }),
+              ::testing::StartsWith("--seed: '0.5' is not a whole number; expected one such as"));
 }
 
 TEST(Sizes, are_written_as_people_read_them) {

@@ -19,10 +19,12 @@
 #include "trireme/cli/train.h"
 #include "trireme/cli/verify.h"
 #include "trireme/launch/launch.h"
+#include "trireme/shard/optimizer.h"
 
 #include "tests/support/error_message.h"
 #include "tests/support/file_bytes.h"
 #include "tests/support/source_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace trireme::foreign_flags_test {
 namespace {
@@ -93,6 +95,10 @@ TEST(ForeignFlags, are_answered_with_flags_that_exist) {
   for (const ForeignFlags& flags : foreign_flags())
     for (const std::string& name : flags_in(flags.answer))
       EXPECT_TRUE(known.contains(name)) << "--" << name << " in: " << flags.answer;
+  for (const ForeignValues& values : foreign_values()) {
+    for (const std::string& name : values.options) EXPECT_TRUE(known.contains(name)) << name;
+    for (const std::string& name : flags_in(values.answer)) EXPECT_TRUE(known.contains(name)) << name;
+  }
 }
 
 TEST(ForeignFlags, of_launchers_are_answered_by_launch_too) {
@@ -104,6 +110,29 @@ TEST(ForeignFlags, of_launchers_are_answered_by_launch_too) {
   EXPECT_THAT(refused({"--nproc_per_node", "2", "--rdzv-backend=c10d", "--", "info"}),
               HasSubstr("--master_addr"));
   EXPECT_THAT(refused({"--num_gpus=32", "--num_processes=32", "train"}), HasSubstr("--nproc_per_node N"));
+}
+
+TEST(ForeignFlags, have_values_that_are_answered_too) {
+  for (const char* const option : {"save_steps", "eval_steps", "logging_steps"})
+    EXPECT_EQ(refusal({cat("--", option), "0.1"}),
+              cat("--", option, " is '0.1': a share of the run is not built: give steps"));
+  EXPECT_THAT(refusal({"--save_steps", "1.5"}), HasSubstr("'1.5' is not a whole number"));
+  EXPECT_THAT(refusal({"--warmup_steps", "0.03"}), HasSubstr("--warmup_ratio"));
+  EXPECT_THAT(refusal({"--optim", "paged_adamw_8bit"}), HasSubstr("not built: --optim is adamw_torch"));
+  EXPECT_THAT(refusal({"--report_to", "wandb"}), HasSubstr("not built: metrics are in metrics.jsonl"));
+  const testing::TemporaryFolder folder;
+  const auto file = folder.write("run.yaml", "save_steps: 0.5\n");
+  EXPECT_THAT(refusal({"--config", file.string()}),
+              HasSubstr("run.yaml: save_steps: --save_steps is '0.5': a share"));
+}
+
+TEST(ForeignFlags, have_a_fused_adamw_that_is_adamw) {
+  TrainFlags flags;
+  OptionParser parser("train", "");
+  flags.declare(parser);
+  parser.parse({"--optim", "adamw_torch_fused", "--model_name_or_path", "m", "--train_file", "f"});
+  EXPECT_EQ(flags.options.engine.optimizer.kind, &find_optimizer("adamw_torch"));
+  EXPECT_EQ(parser.find("optim").read(), "adamw_torch");
 }
 
 // TRIREME_WRITE_PAGES=1 writes the page anew.

@@ -36,7 +36,7 @@ TEST(LaunchArguments, that_are_wrong_are_refused_with_a_suggestion) {
   EXPECT_THAT(argument_refusal({"--max_restart", "2", "--", "train"}),
               AllOf(HasSubstr("did you mean --max_restarts?"), HasSubstr("come after --")));
   EXPECT_THAT(argument_refusal({"--nnodes", "two", "--", "train"}),
-              HasSubstr("--nnodes: 'two' is not a number"));
+              HasSubstr("--nnodes: 'two' is not a whole number"));
   EXPECT_THAT(argument_refusal({"--nnodes", "99999999999", "--", "train"}),
               HasSubstr("--nnodes is 99999999999; expected a number from 1 to 65536"));
   for (const char* value : {"nan", "inf", "-1", "1e300"})

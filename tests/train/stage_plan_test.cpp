@@ -189,7 +189,7 @@ TEST(StagePlan, what_is_wrong_names_the_stage_and_the_key) {
   EXPECT_THAT(refusal(first + R"({"steps": 2, "offload_params": "moon"}])"),
               HasSubstr("offload_params is 'moon'; expected one of none|cpu|disk"));
   EXPECT_THAT(refusal(first + R"({"steps": 0}])"), HasSubstr("steps is 0"));
-  EXPECT_THAT(refusal(first + R"({"steps": 2.5}])"), HasSubstr("steps: '2.5' is not a number"));
+  EXPECT_THAT(refusal(first + R"({"steps": 2.5}])"), HasSubstr("steps: '2.5' is not a whole number"));
   EXPECT_THAT(refusal(first + R"({"steps": 2, "tokens": 5}])"), HasSubstr("one of steps and tokens"));
   EXPECT_THAT(refusal(first + R"({"max_seq_length": 64}])"), HasSubstr("one of steps and tokens"));
   EXPECT_THAT(refusal(first + R"({"steps": 2, "sp": 3}])"), HasSubstr("3"));

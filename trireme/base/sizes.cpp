@@ -13,15 +13,15 @@ namespace trireme {
 int64_t parse_count(const std::string& text, const std::string& what) {
   const auto fail = [&](const char* why) -> int64_t {
     throw ConfigError(cat(what, ": '", quotation(text), "' ", why,
-                          "; expected a whole number, or one with k, m, g or t (512k), or b, a billion"));
+                          "; expected one such as 1000, or with k, m, g or t (512k), or b, a billion"));
   };
   int64_t value = 0;
   const char* end = text.data() + text.size();
   const auto [rest, code] = std::from_chars(text.data(), end, value);
   if (code == std::errc::result_out_of_range) return fail("is too large");
-  if (code != std::errc() || rest == text.data()) return fail("is not a number");
+  if (code != std::errc() || rest == text.data()) return fail("is not a whole number");
   if (rest == end) return value;
-  if (rest + 1 != end) return fail("is not a number");
+  if (rest + 1 != end) return fail("is not a whole number");
   if (*rest == 'b' || *rest == 'B') {
     constexpr int64_t kBillion = 1'000'000'000;
     if (value > std::numeric_limits<int64_t>::max() / kBillion ||
@@ -30,7 +30,7 @@ int64_t parse_count(const std::string& text, const std::string& what) {
     return value * kBillion;
   }
   const size_t unit = std::string_view("kKmMgGtT").find(*rest);
-  if (unit == std::string_view::npos) return fail("is not a number");
+  if (unit == std::string_view::npos) return fail("is not a whole number");
   const size_t shift = 10 * (unit / 2 + 1);
   const int64_t most = std::numeric_limits<int64_t>::max() >> shift;
   if (value > most || value < -most) return fail("is too large");

@@ -10,6 +10,7 @@
 #include "trireme/cli/config_document.h"
 #include "trireme/cli/deepspeed_config.h"
 #include "trireme/cli/deepspeed_keys.h"
+#include "trireme/cli/foreign_flags.h"
 #include "trireme/cli/process_options.h"
 #include "trireme/train/stage_plan.h"
 
@@ -152,6 +153,7 @@ std::vector<GivenValue> values_of_config(const Json& document, const std::string
       if (value.is_null() || (name == "logging_dir" && followed_from_output(named)) ||
           is_displaced(name, named, parser))
         continue;
+      refuse_foreign_value(name, value.is_string() ? value.get<std::string>() : value.dump());
       values.push_back(
           {name, parse_option_value(option, name == "device" ? without_index(value) : value), source});
     } catch (const ConfigError& error) {

@@ -1,10 +1,29 @@
 #include "trireme/cli/foreign_flags.h"
 
+#include <cstdlib>
+
 #include "trireme/base/contains.h"
 #include "trireme/base/error.h"
 #include "trireme/base/joined.h"
 
 namespace trireme {
+
+namespace {
+
+constexpr const char* kMetrics =
+    "metrics are in metrics.jsonl and in TensorBoard's event files (--report_to tensorboard, --logging_dir)";
+constexpr const char* kOptimizers =
+    "--optim is adamw_torch or sgd; --optim_state_dtype bf16, --zero and --offload_optimizer make its state "
+    "small";
+
+// "0.1"
+bool is_share(const std::string& value) {
+  char* end = nullptr;
+  const double number = std::strtod(value.c_str(), &end);
+  return *end == '\0' && number > 0 && number < 1;
+}
+
+}  // namespace
 
 const std::vector<ForeignProgram>& foreign_programs() {
   static const std::vector<ForeignProgram> all{
@@ -47,9 +66,7 @@ const std::vector<ForeignProgram>& foreign_programs() {
            {{"fp16_opt_level", "fp16_backend", "half_precision_backend"},
             "--fp16 alone: fp32 masters and a dynamic loss scale belong to it"},
            {{"optim_args"}, "--adam_beta1, --adam_beta2, --adam_epsilon and --weight_decay"},
-           {{"adafactor", "optim_target_modules"},
-            "--optim is adamw_torch or sgd; --optim_state_dtype bf16, --zero and --offload_optimizer make "
-            "its state small"},
+           {{"adafactor", "optim_target_modules"}, kOptimizers},
            {{"group_by_length", "length_column_name", "train_sampling_strategy"},
             "not needed: --packing documents fills every sample; a document that a sample's end cuts goes on "
             "in another sample as a new one (--packing best_fit keeps documents whole; none: a document a "
@@ -87,9 +104,7 @@ const std::vector<ForeignProgram>& foreign_programs() {
            {{"resume", "resume_from"}, "--resume_from_checkpoint true"},
            {{"ignore_data_skip"}, "not needed: --resume_from_checkpoint goes on at the next sample at once"},
            {{"average_tokens_across_devices"}, "always so: one mean over the target tokens of all ranks"},
-           {{"wandb_project", "wandb_entity", "wandb_name", "wandb_exp_name"},
-            "metrics are in metrics.jsonl and in TensorBoard's event files (--report_to tensorboard, "
-            "--logging_dir)"},
+           {{"wandb_project", "wandb_entity", "wandb_name", "wandb_exp_name"}, kMetrics},
        }},
 
       {"run_clm.py, from_pretrained",
@@ -265,11 +280,33 @@ const std::vector<ForeignProgram>& foreign_programs() {
   return all;
 }
 
+const std::vector<ForeignValues>& foreign_values() {
+  static const std::vector<ForeignValues> all{
+      {{"save_steps", "eval_steps", "logging_steps"}, {}, "a share of the run is not built: give steps"},
+      {{"warmup_steps"}, {}, "--warmup_ratio is the share of the run that warms up"},
+      {{"optim"},
+       {"adamw_8bit", "adamw_bnb_8bit", "adamw_torch_8bit", "adamw_torch_4bit", "paged_adamw",
+        "paged_adamw_8bit", "paged_adamw_32bit", "adafactor"},
+       cat("not built: ", kOptimizers)},
+      {{"report_to"},
+       {"wandb", "mlflow", "comet_ml", "neptune", "clearml", "swanlab", "trackio"},
+       cat("not built: ", kMetrics)},
+  };
+  return all;
+}
+
 std::optional<std::string> foreign_flag_answer(const std::string& name) {
   for (const ForeignProgram& program : foreign_programs())
     for (const ForeignFlags& flags : program.flags)
       if (contains(flags.names, name)) return flags.answer;
   return std::nullopt;
+}
+
+void refuse_foreign_value(const std::string& option, const std::string& value) {
+  for (const ForeignValues& each : foreign_values())
+    if (contains(each.options, option) &&
+        (each.values.empty() ? is_share(value) : contains(each.values, value)))
+      throw ConfigError(cat("--", option, " is '", value, "': ", each.answer));
 }
 
 std::string foreign_flags_page() {
@@ -287,6 +324,11 @@ std::string foreign_flags_page() {
       page += cat("| `--", joined(flags.names, "`, `--"), "` | ", answer, " |\n");
     }
   }
+  page += "\n## Values of flags that both have\n\n| value | here |\n|---|---|\n";
+  for (const ForeignValues& each : foreign_values())
+    page += cat("| `--", joined(each.options, "`, `--"), "` ",
+                each.values.empty() ? "below 1" : cat("`", joined(each.values, "`, `"), "`"), " | ",
+                each.answer, " |\n");
   return page;
 }
 

@@ -129,8 +129,10 @@ bool OptionParser::parse(const std::vector<std::string>& arguments, const std::f
     return false;
   }
   std::vector<GivenValue> flags;
-  for (const auto& [name, words] : words_of(arguments))
+  for (const auto& [name, words] : words_of(arguments)) {
+    refuse_foreign_value(name, words.front());
     flags.push_back({name, parse_option_words(find(name), words), "--" + name});
+  }
   given_ = write(flags);
   if (read_files) read_files();
   for (const Option& option : options())

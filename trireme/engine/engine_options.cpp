@@ -106,9 +106,8 @@ void list_update_options(OptionList& list, EngineOptions& o) {
   constexpr double kMostFloat = 1e38;  // a bit below what fp32 holds
   OptimizerOptions& optimizer = o.optimizer;
   // A kind that is not in the registry, as a test's own, has a name too.
-  list.choice("optim", optimizer.kind, optimizer_names(), "optimizer").read = [&optimizer] {
-    return Json(optimizer.kind->name);
-  };
+  list.choice("optim", optimizer.kind, optimizer_names(), "optimizer; adamw_torch_fused is adamw_torch")
+      .read = [&optimizer] { return Json(optimizer.kind->name); };
   list.real("adam_beta1", optimizer.beta1, from_to_below(0, 1), "decay of AdamW's mean of gradients");
   list.real("adam_beta2", optimizer.beta2, from_to_below(0, 1), "decay of AdamW's mean of squared gradients");
   list.real("adam_epsilon", optimizer.epsilon, from_to(0, 1), "added to the root of AdamW's mean of squares");

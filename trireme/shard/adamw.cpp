@@ -112,6 +112,7 @@ class Adamw final : public Optimizer {
 
 const OptimizerKind& adamw_optimizer() {
   static const OptimizerKind kind{.name = "adamw_torch",
+                                  .other_names = {"adamw_torch_fused"},
                                   .state_names = {"exp_avg", "exp_avg_sq"},
                                   .bf16_states = true,
                                   .make = make_optimizer<Adamw>};

@@ -51,9 +51,10 @@ struct StepTensors {
 class Optimizer;
 
 struct OptimizerKind {
-  std::string name;                      // as --optim takes it
-  std::vector<std::string> state_names;  // what a checkpoint must hold beside the masters
-  bool bf16_states = false;              // its states may be rounded to bf16
+  std::string name;                           // as --optim takes it
+  std::vector<std::string> other_names = {};  // of torch's other implementations of the same arithmetic
+  std::vector<std::string> state_names;       // what a checkpoint must hold beside the masters
+  bool bf16_states = false;                   // its states may be rounded to bf16
   // It steps whole parameters, not slices (products of a whole matrix): nothing may be sharded over ranks,
   // and where masters are split or states narrow, a step has fp32 copies of a whole unit.
   bool whole_parameters = false;

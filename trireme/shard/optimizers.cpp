@@ -16,6 +16,8 @@ std::span<const EnumName<const OptimizerKind*>> optimizer_names() {
   static const auto kNames = [] {
     std::vector<EnumName<const OptimizerKind*>> names;
     for (const OptimizerKind* kind : optimizers()) names.push_back({kind, kind->name.c_str()});
+    for (const OptimizerKind* kind : optimizers())
+      for (const std::string& name : kind->other_names) names.push_back({kind, name.c_str()});
     return names;
   }();
   return kNames;
