@@ -137,6 +137,11 @@ def _said_in(row: Mapping[str, Any], place: str) -> tuple[list[Message], list[Me
             parts = [_messages_of(row[name], f"{place}: {name}") for name in names]
             _add_system(parts[0], row.get("system"), place)
             said.append((parts[0] if len(parts) > 1 else [], parts[-1]))
+    if not said and "chosen" in row and "rejected" in row:
+        raise DataError(
+            f"{place} is a pair of 'chosen' and 'rejected', for preference training, which trireme train has not; DPOTrainer over ranks does it "
+            f"(docs/huggingface.md); {EXPECTED}"
+        )
     if not said:
         raise DataError(f"{place} has {_names(row)}; {EXPECTED}")
     half = ("prompt" in given) != ("completion" in given)

@@ -313,6 +313,8 @@ TEST(TextSource, a_line_that_may_mean_two_texts_and_messages_are_refused_with_wh
               AllOf(HasSubstr("\"prompt\" is a list of messages"), HasSubstr("python -m trireme.chats")));
   for (const char* chat : {R"({"messages": []})", R"({"conversations": [], "text": null})"})
     EXPECT_THAT(refused(chat), HasSubstr("python -m trireme.chats"));
+  EXPECT_THAT(refused(R"({"prompt": "b", "chosen": "c", "rejected": "d"})"),
+              AllOf(HasSubstr("has no \"text\""), HasSubstr("preference training"), HasSubstr("DPOTrainer")));
   EXPECT_THAT(refused(R"({"prompt": "b", "completion": 3})"), HasSubstr("\"completion\" is number"));
   EXPECT_THAT(refused(R"({"prompt": "b"})"), HasSubstr("give a \"prompt\" and its \"completion\""));
 }

@@ -21,6 +21,7 @@ REFUSED_ROWS = {
     "row 1 has no message of the assistant": {"messages": chat_of("Hi")},
     "row 1 has no message of the assistant to": {"prompt": chat_of("Hi", "Hello"), "completion": chat_of("Bye")},
     "row 1 has the names 'text'; expected": {"text": "Hi"},
+    "row 1 is a pair of 'chosen' and 'rejected', .*DPOTrainer": {"prompt": "Hi", "chosen": chat_of("Hi", "Hello"), "rejected": chat_of("Hi", "No")},
     "row 1 has no names": {},
     "row 1: got 'Hi' .str": "Hi",
     "row 1: messages is .*list": {"messages": []},

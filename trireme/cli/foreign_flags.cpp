@@ -171,6 +171,8 @@ const std::vector<ForeignProgram>& foreign_programs() {
            {{"chat_template_path", "chat_template", "template", "messages"},
             "python -m trireme.chats makes a tokenized set of conversations by the tokenizer's chat "
             "template"},
+           {{"beta", "loss_type", "rpo_alpha"},
+            "preference training is not built here: DPOTrainer over ranks does it (docs/huggingface.md)"},
            {{"activation_offloading"}, "--offload_activations cpu"},
            {{"eos_token"},
             "tokenizer_config.json, config.json or generation_config.json of the model says it, in this "

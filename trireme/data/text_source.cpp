@@ -107,6 +107,9 @@ constexpr const char* kCompletion = "completion";
 
 constexpr const char* kChatAdvice =
     "a chat becomes a tokenized set by its model's chat template: python -m trireme.chats (docs/data.md)";
+constexpr const char* kPreferenceAdvice =
+    "a pair of \"chosen\" and \"rejected\" is for preference training, which trireme train has not: "
+    "DPOTrainer over ranks does it (docs/huggingface.md)";
 
 // Moved out of `json`.
 std::string string_of(Json& json, const std::string& field, const std::string& origin) {
@@ -277,10 +280,12 @@ std::optional<Document> TextSource::document_of(std::string& line) const {
   }
   if (!has_field) {
     const bool chat = has("messages") || has("conversations");
+    const bool preference = has("chosen") && has("rejected");
     throw DataError(cat(origin, ": has no \"", quotation(field_), "\"; ",
-                        chat ? kChatAdvice
-                             : cat("name the field that holds the text with ", field_flag_, ", or give a \"",
-                                   kPrompt, "\" and its \"", kCompletion, "\"")));
+                        preference ? kPreferenceAdvice
+                        : chat     ? kChatAdvice
+                                   : cat("name the field that holds the text with ", field_flag_,
+                                         ", or give a \"", kPrompt, "\" and its \"", kCompletion, "\"")));
   }
   return Document{.text = string_of(json, field_, origin), .origin = origin, .wrong_utf8 = wrong};
 }
