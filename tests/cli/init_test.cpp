@@ -25,7 +25,10 @@ using testing::TemporaryFolder;
 class Init : public ::testing::Test {
  protected:
   int init(const std::vector<std::string>& more, const std::string& out = "model") const {
-    std::vector<std::string> arguments{"--out", (folder_ / out).string()};
+    return init_by("--out", out, more);
+  }
+  int init_by(const std::string& flag, const std::string& out, const std::vector<std::string>& more) const {
+    std::vector<std::string> arguments{flag, (folder_ / out).string()};
     arguments.insert(arguments.end(), more.begin(), more.end());
     ::testing::internal::CaptureStdout();
     int code = -1;
@@ -44,6 +47,13 @@ class Init : public ::testing::Test {
 
   TemporaryFolder folder_;
 };
+
+TEST_F(Init, takes_the_folder_by_the_names_that_other_commands_have) {
+  for (const char* const flag : {"--output", "--output_dir"}) {
+    EXPECT_EQ(init_by(flag, flag, {"--preset", "tiny"}), 0);
+    EXPECT_TRUE(fs::exists(folder_ / flag / "config.json"));
+  }
+}
 
 TEST_F(Init, every_tiny_preset_makes_a_model_that_is_read_back_whole) {
   for (const ModelPreset& preset : model_presets()) {

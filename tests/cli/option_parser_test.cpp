@@ -30,7 +30,7 @@ Options parse(const std::vector<std::string>& words, bool needs_name = false) {
   OptionParser parser("train", "Trains.");
   Option& name = parser.text("name", o.name, "a name");
   if (needs_name) name.required();
-  parser.path("folder", o.folder, "a folder");
+  parser.path("folder", o.folder, "a folder").also_called({"directory", "dir"});
   parser.paths("input", o.inputs, "files");
   parser.count("max_seq_length", o.max_seq_length, at_least(0), "tokens");
   parser.count("max_steps", o.max_steps, at_least(-1), "steps");
@@ -117,6 +117,12 @@ TEST(OptionParser, two_flags_of_one_option_may_agree_and_not_contradict) {
             "--optim and --sgd contradict each other; give one of them");
 }
 
+TEST(OptionParser, an_option_of_several_names_is_given_once) {
+  EXPECT_EQ(parse({"--folder", "f"}).folder, "f");
+  EXPECT_EQ(parse({"--dir=f"}).folder, "f");
+  EXPECT_EQ(refusal({"--dir", "f", "--folder", "f"}), "--folder is given more than once; give it once");
+}
+
 TEST(OptionParser, missing_repeated_and_stray_words_are_refused) {
   EXPECT_THAT(refusal({"--name"}), HasSubstr("--name needs a value"));
   EXPECT_THAT(refusal({"--name", "--bf16"}), HasSubstr("--name needs a value"));
@@ -134,8 +140,8 @@ TEST(OptionParser, help_lists_every_flag_with_its_default_and_stops) {
   ::testing::internal::CaptureStdout();
   EXPECT_FALSE(parse({"--bf16", "--help"}, true).ran);
   const std::string help = ::testing::internal::GetCapturedStdout();
-  for (const char* part :
-       {"trireme train", "--max_seq_length", "1024", "--optim", "adamw_torch|sgd", "required"})
+  for (const char* part : {"trireme train", "--max_seq_length", "1024", "--optim", "adamw_torch|sgd",
+                           "required", "a folder; also --directory, --dir"})
     EXPECT_THAT(help, HasSubstr(part));
 }
 

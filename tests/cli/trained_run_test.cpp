@@ -300,7 +300,7 @@ TEST_F(TrainedRun, is_exported_in_the_dtype_that_the_model_had_unless_told_other
   const std::string said = run(run_export, {"--checkpoint", path("run"), "--out", path("as_it_was")});
   EXPECT_THAT(said, AllOf(HasSubstr("bfloat16, as the model had"), HasSubstr("KiB of weights")));
   EXPECT_EQ(dtype("as_it_was"), "bfloat16");
-  run(run_export, {"--checkpoint", path("run"), "--out", path("fp32"), "--dtype", "float32"});
+  run(run_export, {"--checkpoint", path("run"), "--output_dir", path("fp32"), "--dtype", "float32"});
   EXPECT_EQ(dtype("fp32"), "float32");
   EXPECT_GT(bytes("fp32"), bytes("as_it_was") * 19 / 10);
   run(run_export, {"--checkpoint", path("run"), "--out", path("fp16"), "--dtype", "float16"});

@@ -17,6 +17,7 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "trireme/base/enum_names.h"
@@ -84,6 +85,7 @@ enum class ResumeRule {
 
 struct Option {
   std::string name = {};
+  std::vector<std::string> other_names = {};
   OptionType type = OptionType::text;
   std::string help = {};
   std::function<Json()> read = {};              // null: none was given
@@ -103,6 +105,10 @@ struct Option {
 
   Option& required() {
     must_be_given = true;
+    return *this;
+  }
+  Option& also_called(std::vector<std::string> names) {
+    other_names = std::move(names);
     return *this;
   }
   Option& value_is_optional() {

@@ -174,7 +174,7 @@ void export_into_whole_model(const ExportFlags& flags, const fs::path& source) {
 
 void ExportFlags::declare(OptionList& list) {
   list.path("checkpoint", checkpoint, "a run's folder (its newest checkpoint) or one checkpoint").required();
-  list.path("out", out, "the model's folder").required();
+  list.path("out", out, "the model's folder").required().also_called({"output", "output_dir"});
   list.flag(
       "merge", merge,
       "of a run with LoRA: make one model of the adapter and its model; else the adapter, as PEFT has it");

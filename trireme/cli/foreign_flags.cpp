@@ -122,7 +122,7 @@ const std::vector<ForeignProgram>& foreign_programs() {
            {{"validation_file", "eval_data"}, "--eval_file"},
            {{"max_train_samples"}, "--max_steps bounds a run"},
            {{"block_size", "max_length", "model_max_length", "max_source_length", "cutoff_len"},
-            "--max_seq_length N, or --context_stages for several lengths"},
+            "--max_seq_length N; of trireme train also --context_stages, for several lengths"},
            {{"preprocessing_num_workers", "dataset_num_proc", "overwrite_cache", "streaming",
              "keep_linebreaks"},
             "not needed: trireme tokenize uses all cores once, and a run reads the set as it needs it"},
@@ -244,7 +244,7 @@ const std::vector<ForeignProgram>& foreign_programs() {
              "use_rotary_position_embeddings", "untie_embeddings_and_output_weights"},
             "the model is what its config.json says; trireme init --preset NAME --set key=value makes one"},
            {{"seq_length", "seq_len", "sequence_length"},
-            "--max_seq_length N, or --context_stages for several lengths"},
+            "--max_seq_length N; of trireme train also --context_stages, for several lengths"},
            {{"micro_batch_size"}, "--per_device_train_batch_size"},
            {{"global_batch_size"},
             "the samples of a step are --per_device_train_batch_size x --gradient_accumulation_steps x the "

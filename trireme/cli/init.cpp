@@ -14,7 +14,9 @@
 namespace trireme {
 void InitFlags::declare(OptionList& list) {
   list.text("preset", preset, "which model, see above").required();
-  list.path("out", out, "folder to write config.json and the weights into").required();
+  list.path("out", out, "folder to write config.json and the weights into")
+      .required()
+      .also_called({"output", "output_dir"});
   list.count("seed", seed, at_least(0), "of the weights");
   list.choice("dtype", dtype, {"float32", "bfloat16", "float16"}, "of the weights in the file");
   list.paths("set", overrides, "key=value changes of config.json, such as num_hidden_layers=4");

@@ -4,7 +4,9 @@
 #include <iostream>
 #include <unistd.h>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
+#include "trireme/base/joined.h"
 #include "trireme/base/nearest_name.h"
 #include "trireme/base/option_value.h"
 #include "trireme/base/terminal.h"
@@ -67,9 +69,11 @@ std::vector<std::string> OptionParser::names() const {
 
 const Option& OptionParser::find(const std::string& name) const {
   for (const Option& option : options())
-    if (option.is_flag() && option.name == name) return option;
+    if (option.is_flag() && (option.name == name || contains(option.other_names, name))) return option;
   const std::string refusal = cat("trireme ", command_, " has no flag --", quotation(name));
   const char* const after = after_flags_.empty() ? "" : " Flags of the command itself come after --";
+  if (const auto answer = answer_unknown_ ? answer_unknown_(name) : std::nullopt)
+    throw ConfigError(cat(refusal, ": ", *answer));
   if (const auto answer = foreign_flag_answer(name)) throw ConfigError(cat(refusal, ": ", *answer));
   if (const auto nearest = nearest_name(name, names()))
     throw ConfigError(cat(refusal, "; did you mean --", *nearest, "?", after));
@@ -95,9 +99,9 @@ std::map<std::string, std::vector<std::string>> OptionParser::words_of(
     std::replace(name.begin(), name.end(), '-', '_');
     const Option& option = find(name);
     const bool many = option.type == OptionType::paths;
-    if (words_of_flag.contains(name) && !many)
+    if (words_of_flag.contains(option.name) && !many)
       throw ConfigError(cat("--", name, " is given more than once; give it once"));
-    std::vector<std::string>& words = words_of_flag[name];
+    std::vector<std::string>& words = words_of_flag[option.name];
     const auto next_is_value = [&] {
       return i + 1 < arguments.size() && !arguments[i + 1].empty() && !is_flag(arguments[i + 1]) &&
              arguments[i + 1] != "--";
@@ -208,7 +212,9 @@ std::string OptionParser::help() const {
       if (const std::string value = default_text(option); !value.empty()) line += "=" + value;
       if (option.must_be_given) line += " (required)";
       line += line.size() < kNames ? std::string(kNames - line.size(), ' ') : "\n" + std::string(kNames, ' ');
-      lines += cat(line, wrapped(option.help, width, kNames), "\n");
+      const std::string others =
+          option.other_names.empty() ? "" : cat("; also --", joined(option.other_names, ", --"));
+      lines += cat(line, wrapped(option.help + others, width, kNames), "\n");
     }
     if (!lines.empty()) text += cat("\n", group == OptionGroup::command ? "flags" : title, ":\n", lines);
   }

@@ -10,6 +10,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,10 @@ class OptionParser : public OptionList {
   std::string source_of(const std::string& name) const;
   // Throws ConfigError that says what to give instead, or the nearest name.
   const Option& find(const std::string& name) const;
+  // What to say of a flag that this command lacks; it may have nothing to say.
+  void answer_unknown(std::function<std::optional<std::string>(const std::string& name)> answer) {
+    answer_unknown_ = std::move(answer);
+  }
   // What followed the flags.
   const std::vector<std::string>& rest() const { return rest_; }
   // Of all flags.
@@ -70,6 +75,7 @@ class OptionParser : public OptionList {
   std::string command_;
   std::string description_;
   std::string after_flags_;
+  std::function<std::optional<std::string>(const std::string& name)> answer_unknown_;
   std::vector<std::string> rest_;
   std::vector<GivenValue> given_;  // with the values as the options keep them
 };

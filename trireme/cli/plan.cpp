@@ -309,6 +309,13 @@ int run_plan(const std::vector<std::string>& arguments) {
       "The best configuration for a model, a length and GPUs, before they are rented. Options "
       "of train that are given are obeyed; the others are chosen. Exits 1 when nothing fits.");
   flags.declare(parser);
+  parser.answer_unknown([](const std::string& name) -> std::optional<std::string> {
+    TrainFlags train;
+    OptionParser of_train("train", "");
+    train.declare(of_train);
+    if (!contains(of_train.names(), name)) return std::nullopt;
+    return "a plan does not choose it; add it to the launch line that is printed";
+  });
   std::vector<std::string> notes;
   if (!parser.parse(arguments, [&] { notes = flags.read_files(parser); })) return 0;
   if (flags.model.empty()) throw ConfigError("trireme plan needs --model");
