@@ -1,5 +1,8 @@
-"""Loads the C++ operators (python/operators) into torch.ops.trireme, and refuses a torch that they were not built for."""
+"""The C++ operators (python/operators) of torch.ops.trireme, loaded when the first of them is asked for: sets of tokens, plans and runs
+of the engine need none. A torch that they were not built for is refused.
+"""
 
+import functools
 import os
 import pathlib
 
@@ -7,8 +10,19 @@ import torch
 
 from .errors import ConfigError
 
+_OPERATORS = {
+    "forward": "ulysses_forward",
+    "backward": "ulysses_backward",
+    "token_spans": "token_spans",
+    "delta_rule_forward": "delta_rule_forward",
+    "delta_rule_backward": "delta_rule_backward",
+    "causal_convolution_forward": "causal_convolution_forward",
+    "causal_convolution_backward": "causal_convolution_backward",
+}
 
-def _load() -> None:
+
+@functools.cache
+def load() -> None:
     # TRIREME_OPERATORS: the library of a build by cmake, for tests of a source tree.
     library = pathlib.Path(os.environ.get("TRIREME_OPERATORS", pathlib.Path(__file__).parent / "libtrireme_operators.so"))
     if not library.is_file():
@@ -23,13 +37,11 @@ def _load() -> None:
             "they were built beside: install that torch, or install trireme again"
         )
     torch.ops.load_library(library)
+    from . import attention_formulas  # noqa: F401
 
 
-_load()
-forward = torch.ops.trireme.ulysses_forward
-backward = torch.ops.trireme.ulysses_backward
-token_spans = torch.ops.trireme.token_spans
-delta_rule_forward = torch.ops.trireme.delta_rule_forward
-delta_rule_backward = torch.ops.trireme.delta_rule_backward
-causal_convolution_forward = torch.ops.trireme.causal_convolution_forward
-causal_convolution_backward = torch.ops.trireme.causal_convolution_backward
+def __getattr__(name: str):
+    if name not in _OPERATORS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    load()
+    return globals().setdefault(name, getattr(torch.ops.trireme, _OPERATORS[name]))

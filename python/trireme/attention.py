@@ -11,11 +11,9 @@ from __future__ import annotations
 from typing import Optional, Sequence, Union
 
 import torch
-import torch.distributed as dist
 
 from . import _operators
 from .errors import ConfigError
-from .once_differentiable import refuse_second_derivative
 from .sequence_group import Group, SequenceGroup, sequence_group
 
 Borders = Union[torch.Tensor, Sequence[int]]
@@ -146,40 +144,3 @@ def _documents(cu_seqlens, batch: int) -> list[torch.Tensor]:
             "row of token numbers, or one for each sample"
         )
     return each
-
-
-@torch.library.register_fake("trireme::ulysses_forward")
-def _(q, k, v, sinks, group, ring, lengths, cu_seqlens, window, causal, scale, softcap):
-    rank = dist.distributed_c10d._resolve_process_group(group).rank() if group else 0
-    ranks = len(lengths) // ring
-    place, ring_rank = rank % ranks, rank // ranks
-    heads = q.shape[2] // ranks + (place < q.shape[2] % ranks)
-    lse = (q.shape[0], heads, sum(lengths[ring_rank * ranks : (ring_rank + 1) * ranks]))
-    lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    return torch.empty_like(q, memory_format=torch.contiguous_format), q.new_empty(lse, dtype=lse_dtype)
-
-
-@torch.library.register_fake("trireme::ulysses_backward")
-def _(d_o, q, k, v, sinks, o, lse, group, ring, lengths, cu_seqlens, window, causal, scale, softcap):
-    d_sinks = lse.new_empty(0) if sinks is None else torch.empty_like(sinks)
-    return (*(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)), d_sinks)
-
-
-def _setup_context(ctx, inputs, output):
-    q, k, v, sinks, group, ring, lengths, cu_seqlens, window, causal, scale, softcap = inputs
-    o, lse = output
-    ctx.save_for_backward(q, k, v, sinks, o, lse, *cu_seqlens)
-    ctx.rest = group, ring, lengths, window, causal, scale, softcap
-
-
-def _backward(ctx, d_o, _d_lse):
-    q, k, v, sinks, o, lse, *cu_seqlens = ctx.saved_tensors
-    group, ring, lengths, window, causal, scale, softcap = ctx.rest
-    dq, dk, dv, d_sinks = _operators.backward(
-        d_o, q, k, v, sinks, o, lse, group, ring, lengths, cu_seqlens, window, causal, scale, softcap
-    )
-    return dq, dk, dv, None if sinks is None else d_sinks, None, None, None, [None] * len(cu_seqlens), None, None, None, None
-
-
-torch.library.register_autograd("trireme::ulysses_forward", _backward, setup_context=_setup_context)
-torch.library.register_autograd("trireme::ulysses_backward", refuse_second_derivative)

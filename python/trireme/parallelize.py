@@ -22,6 +22,7 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from . import _operators
 from .errors import ConfigError
 from .gated_delta_net import share_delta_nets
 from .image_batches import language_model_in
@@ -91,6 +92,7 @@ def parallelize(
 @contextlib.contextmanager
 def over_ranks(model: torch.nn.Module, calls: ModelCalls) -> Iterator[Callable[[], None]]:
     """The same for a model whose calls are given. Yields what looks at it, by running it: to be called once it can run."""
+    _operators.load()  # a build that does not fit is refused before the first step
     target = calls.model
     if str(target.config._attn_implementation).startswith(NAME_OF_ATTENTION):
         raise ConfigError("trireme.parallelize: the model is in such a block already: leave one of them out")

@@ -332,8 +332,7 @@ TEST_F(PlanCommand, refuses_with_help) {
   EXPECT_THAT(refusal({"--gpu", cpu().string()}), HasSubstr("needs --model"));
   EXPECT_EQ(refusal(on_cpu({"--learning_rate", "1e-4"})),
             "trireme plan has no flag --learning_rate: a plan does not choose it; add it to the launch line "
-            "that is "
-            "printed");
+            "that is printed");
   EXPECT_THAT(refusal({"--model_name_or_path", "tini", "--gpu", cpu().string()}), HasSubstr("'tiny'?"));
   EXPECT_THAT(refusal(on_cpu({"--gpus", "64", "--samples_per_step", "0", "--ring", "128"})),
               HasSubstr("multiple of 128"));

@@ -277,3 +277,22 @@ def test_a_command_that_is_terminated_leaves_nothing(folder, monkeypatch):
     finally:
         signal.signal(signal.SIGTERM, before)
     assert files_in_set(folder) == []
+
+
+WITHOUT_OPERATORS = """
+import sys, trireme
+try:
+    trireme.SequenceGroup().spans(4)
+except trireme.ConfigError as error:
+    assert "its operators are not at /none" in str(error)
+else:
+    sys.exit("the operators are there")
+"""
+
+
+def test_neither_the_command_nor_the_import_of_the_package_needs_operators(folder):
+    environment = {**os.environ, "TRIREME_OPERATORS": "/none"}
+    flags = ["--tokenizer", folder / "model", "--input", folder / "chats.jsonl", "--output", folder / "set"]
+    subprocess.run([sys.executable, "-m", "trireme.chats", *flags], env=environment, check=True)
+    assert len(read_set(folder / "set")[0]) == 1
+    subprocess.run([sys.executable, "-c", WITHOUT_OPERATORS], env=environment, check=True)

@@ -1,12 +1,15 @@
 """trireme.ulysses_attention over gloo ranks against torch's SDPA of the whole sequence in fp64: output, every gradient."""
 
 import dataclasses
+import subprocess
+import sys
 from typing import Optional
 
 import pytest
 import torch
 import torch.distributed as dist
 import trireme
+from trireme import _operators
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 3e-2}  # of a tensor's largest entry
 
@@ -210,12 +213,26 @@ def test_operators_pass_torchs_own_checks(ranks):
 
 
 def run_opcheck(_group):
+    _operators.load()
     q, k = torch.randn(1, 6, 4, 8, requires_grad=True), torch.randn(1, 6, 2, 8, requires_grad=True)
     for sinks, softcap in ((None, 0.0), (torch.randn(4, requires_grad=True), 1.5)):
         torch.library.opcheck(
             torch.ops.trireme.ulysses_forward.default,
             (q, k, k.detach().clone().requires_grad_(), sinks, "", 1, [6], [torch.tensor([0, 2, 6])], 3, True, 0.3, softcap),
         )
+
+
+COMPILED_FIRST = """
+import torch, trireme
+x = torch.randn(1, 6, 2, 8, requires_grad=True)
+step = lambda x: trireme.ulysses_attention(x, x, x).sin()
+gradients = [torch.autograd.grad(call(x).sum(), x)[0] for call in (torch.compile(step, backend="aot_eager", fullgraph=True), step)]
+torch.testing.assert_close(*gradients)
+"""
+
+
+def test_operators_are_loaded_where_a_compiled_call_is_the_first():
+    subprocess.run([sys.executable, "-c", COMPILED_FIRST], check=True)
 
 
 def test_a_sink_of_no_weight_is_none(ranks):
