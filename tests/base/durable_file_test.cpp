@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/file_error.h"
 #include "trireme/base/safetensors_writer.h"
 
 #include "tests/support/error_message.h"
@@ -33,6 +34,13 @@ TEST(ReplacedFile, is_synced_beside_before_it_gets_its_name_and_then_the_folder_
                           "rename notes.json.partial notes.json", "sync ."));
 }
 
+TEST(FileError, of_a_full_disk_says_what_to_do) {
+  for (const int full : {ENOSPC, EDQUOT})
+    EXPECT_THAT(
+        testing::message_of<DataError>([&] { throw_file_error("a.bin: cannot write", full, "; later"); }),
+        HasSubstr("; free some space, or choose another folder; later"));
+}
+
 TEST(ReplacedFile, stays_as_it_was_where_the_new_text_does_not_fit) {
   const testing::TemporaryFolder folder;
   replace_file(folder.path() / "notes.json", "old");
@@ -46,7 +54,7 @@ TEST(ReplacedFile, stays_as_it_was_where_the_new_text_does_not_fit) {
   ::setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
   EXPECT_THAT(message, AllOf(HasSubstr("cannot write 2000 bytes"),
-                             HasSubstr("free some space, or choose another folder")));
+                             HasSubstr("raise the limit of a file's size (ulimit -f)")));
   EXPECT_EQ(testing::bytes_of(folder.path() / "notes.json"), "old");
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "notes.json.partial"));
 }

@@ -331,8 +331,9 @@ TEST_F(PlanCommand, positions_are_stretched_to_the_longest_length) {
 TEST_F(PlanCommand, refuses_with_help) {
   EXPECT_THAT(refusal({"--gpu", cpu().string()}), HasSubstr("needs --model"));
   EXPECT_EQ(refusal(on_cpu({"--learning_rate", "1e-4"})),
-            "trireme plan has no flag --learning_rate: a plan does not choose it; add it to the launch line "
-            "that is printed");
+            "trireme plan has no flag --learning_rate: a plan does not choose it; add it to the launch line");
+  EXPECT_THAT(refusal(on_cpu({"--gradient_checkpointing"})), HasSubstr("give --recompute full"));
+  EXPECT_THAT(refusal(on_cpu({"--context_stages", "1k,2k"})), HasSubstr("give --stages"));
   EXPECT_THAT(refusal({"--model_name_or_path", "tini", "--gpu", cpu().string()}), HasSubstr("'tiny'?"));
   EXPECT_THAT(refusal(on_cpu({"--gpus", "64", "--samples_per_step", "0", "--ring", "128"})),
               HasSubstr("multiple of 128"));

@@ -311,7 +311,8 @@ TEST(TextSource, a_line_that_may_mean_two_texts_and_messages_are_refused_with_wh
               AllOf(HasSubstr("in.jsonl:1"), HasSubstr("which are meant?")));
   EXPECT_THAT(refused(R"({"prompt": [{"role": "user"}], "completion": []})"),
               AllOf(HasSubstr("\"prompt\" is a list of messages"), HasSubstr("python -m trireme.chats")));
-  for (const char* chat : {R"({"messages": []})", R"({"conversations": [], "text": null})"})
+  for (const char* chat : {R"({"messages": []})", R"({"conversations": [], "text": null})",
+                           R"({"messages": [], "chosen": [], "rejected": []})"})
     EXPECT_THAT(refused(chat), HasSubstr("python -m trireme.chats"));
   EXPECT_THAT(refused(R"({"prompt": "b", "chosen": "c", "rejected": "d"})"),
               AllOf(HasSubstr("has no \"text\""), HasSubstr("preference training"), HasSubstr("DPOTrainer")));

@@ -90,11 +90,20 @@ TEST(Report, says_what_a_dead_rank_was_doing) {
   state.seconds = 12;
   end.look = {.known = true, .waiting = true, .still_seconds = 12, .doing = describe(state)};
   end.last_lines = {"last words"};
-  const std::string text = report(judge({end}, false), {end});
+  const std::string text = report(judge({end}, false), {end}, RanksShown::here);
   EXPECT_THAT(
       text,
       HasSubstr("rank 3 (process 4242 on node7) was killed by signal 11 (Segmentation fault); it was in "
                 "all_to_all of group 'ulysses' for 12 s, step 7, layer 3 backward. Its last lines"));
+}
+
+TEST(Report, quotes_a_refusal_that_another_launcher_has_shown) {
+  RankEnd end;
+  end.code = ConfigError::kExitCode;
+  end.last_lines = {"trireme: ConfigError: no such flag"};
+  EXPECT_THAT(report(judge({end}, false), {end}, RanksShown::here), HasSubstr("Its message is above.\n"));
+  EXPECT_THAT(report(judge({end}, false), {end}, RanksShown::by_their_launchers),
+              HasSubstr("Its last lines on stderr:\n    trireme: ConfigError: no such flag\n"));
 }
 
 }  // namespace

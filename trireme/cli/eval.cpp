@@ -29,16 +29,21 @@ EngineOptions SetEvaluationFlags::resolve(const RankIdentity& identity) const {
 
 namespace {
 
+bool packs_as_run(const SetEvaluationFlags& flags, const OptionParser& parser) {
+  return flags.packs_as_run && !flags.checkpoint.empty() && !parser.given("packing");
+}
+
 // Flags are refused before the ranks join.
 EngineOptions options_of_flags(const SetEvaluationFlags& flags, const OptionParser& parser) {
   refuse_flags_of_backward(parser);
   refuse_unread_text_flags(parser, {flags.eval_file});
-  return flags.resolve(rank_identity_from_environment());
+  EngineOptions options = flags.resolve(rank_identity_from_environment());
+  if (!packs_as_run(flags, parser)) check_packing(flags.samples.packing.kind, options);
+  return options;
 }
 
 void pack_as_run(SampleOptions& samples, const std::filesystem::path& checkpoint,
                  const OptionParser& parser) {
-  if (parser.given("packing")) return;
   const std::string file = (checkpoint / kTrainerStateFile).string();
   const Json options = object_value(read_json(file), "options", file);
   OptionList list;
@@ -61,10 +66,11 @@ std::string packing_text(PackingRule packing) {
 SetEvaluation::SetEvaluation(const SetEvaluationFlags& flags, const OptionParser& parser)
     : Evaluation(flags, parser, options_of_flags(flags, parser)), max_eval_samples_(flags.max_eval_samples) {
   SampleOptions samples = flags.samples;
-  if (flags.packs_as_run && !checkpoint().empty())
-    agreement().all_or_none(cat("reading ", checkpoint().string()),
-                            [&] { pack_as_run(samples, checkpoint(), parser); });
-  check_packing(samples.packing.kind, options());
+  if (packs_as_run(flags, parser))
+    agreement().all_or_none(cat("reading ", checkpoint().string()), [&] {
+      pack_as_run(samples, checkpoint(), parser);
+      check_packing(samples.packing.kind, options());
+    });
   agreement().all_or_none(cat("reading the tokenizer of ", model_dir().string()),
                           [&] { samples_ = resolve_samples(samples, config(), model_dir()); });
   read_weights();
@@ -108,6 +114,7 @@ int run_loss(const std::vector<std::string>& arguments) {
   Json record = result.to_json();
   const PackingRule packing = evaluation.packing();
   record["packing"] = name_of(packing.kind);
+  if (packing.whole_documents()) record["long_documents"] = name_of(packing.long_documents);
   if (evaluation.reports())
     std::cout << (flags.json ? record.dump(1) + "\n" : packing_text(packing) + result.table()) << std::flush;
   return 0;

@@ -171,8 +171,13 @@ const std::vector<ForeignProgram>& foreign_programs() {
            {{"chat_template_path", "chat_template", "template", "messages"},
             "python -m trireme.chats makes a tokenized set of conversations by the tokenizer's chat "
             "template"},
-           {{"beta", "loss_type", "rpo_alpha"},
-            "preference training is not built here: DPOTrainer over ranks does it (docs/huggingface.md)"},
+           {{"loss_type"},
+            "not needed for nll, which is the loss here; dft and losses of preferences are not built: of the "
+            "latter DPOTrainer over ranks does them (docs/huggingface.md)"},
+           {{"beta", "rpo_alpha"},
+            "losses of preferences and of reinforcement learning are not built: DPOTrainer over ranks does "
+            "the "
+            "former (docs/huggingface.md)"},
            {{"activation_offloading"}, "--offload_activations cpu"},
            {{"eos_token"},
             "tokenizer_config.json, config.json or generation_config.json of the model says it, in this "

@@ -314,7 +314,18 @@ int run_plan(const std::vector<std::string>& arguments) {
     OptionParser of_train("train", "");
     train.declare(of_train);
     if (!contains(of_train.names(), name)) return std::nullopt;
-    return "a plan does not choose it; add it to the launch line that is printed";
+    constexpr std::pair<const char*, const char*> kAnswers[] = {
+        {"gradient_checkpointing", "give --recompute full"},
+        {"context_stages", "give --stages"},
+        {"deepspeed", "give --ds_config FILE"},
+        {"deepspeed_config", "give --ds_config FILE"},
+        {"output_dir", "the launch line has it; change it there"},
+        {"train_file", "the launch line has it; change it there"},
+        {"device", "the launch line has it; change it there"},
+        {"dropout", "a model that asks for dropout has it in the launch line"}};
+    for (const auto& [option, answer] : kAnswers)
+      if (name == option) return answer;
+    return "a plan does not choose it; add it to the launch line";
   });
   std::vector<std::string> notes;
   if (!parser.parse(arguments, [&] { notes = flags.read_files(parser); })) return 0;

@@ -282,10 +282,10 @@ std::optional<Document> TextSource::document_of(std::string& line) const {
     const bool chat = has("messages") || has("conversations");
     const bool preference = has("chosen") && has("rejected");
     throw DataError(cat(origin, ": has no \"", quotation(field_), "\"; ",
-                        preference ? kPreferenceAdvice
-                        : chat     ? kChatAdvice
-                                   : cat("name the field that holds the text with ", field_flag_,
-                                         ", or give a \"", kPrompt, "\" and its \"", kCompletion, "\"")));
+                        chat         ? kChatAdvice
+                        : preference ? kPreferenceAdvice
+                                     : cat("name the field that holds the text with ", field_flag_,
+                                           ", or give a \"", kPrompt, "\" and its \"", kCompletion, "\"")));
   }
   return Document{.text = string_of(json, field_, origin), .origin = origin, .wrong_utf8 = wrong};
 }

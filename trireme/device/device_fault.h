@@ -17,8 +17,8 @@ namespace trireme {
 // (out_of_memory.h).
 std::optional<SystemFault> as_device_fault(const std::exception& error);
 
-// Throws the device's own error (as_device_fault) where this process computes on a device that has failed.
-// Waits for no work.
+// Throws the device's own error (as_device_fault) where this thread's device is in use and has failed. Waits for
+// no work.
 void check_device();
 
 // Of an error that counts as a bug of Trireme otherwise: as_device_fault, or what check_device says, with the

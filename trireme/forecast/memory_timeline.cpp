@@ -56,7 +56,8 @@ int64_t period_of(const ModelSizes& model, const std::vector<size_t>& kind_of_la
            model.unit_elements[unit_a] == model.unit_elements[unit_b] &&
            model.trained_elements(unit_a) == model.trained_elements(unit_b);
   };
-  for (int64_t period = 1; period < layers; ++period) {
+  constexpr int64_t kLongestPeriod = 64;  // of models there are; the search is quick for any number of layers
+  for (int64_t period = 1; period < std::min(layers, kLongestPeriod); ++period) {
     int64_t layer = 0;
     while (layer + period < layers && is_alike(layer, layer + period)) ++layer;
     if (layer + period == layers) return period;

@@ -27,7 +27,7 @@ auto unless_device_failed(const Body& body) {
 
 class CudnnGraphRunner final : public GraphRunner {
  public:
-  CudnnGraphRunner() : handle_(current_stream()) {
+  CudnnGraphRunner() : handle_(unless_device_failed([] { return CudnnHandle(current_stream()); })) {
     const cudaDeviceProp* device = at::cuda::getCurrentDeviceProperties();
     compute_capability_ = 10 * device->major + device->minor;
     if (device->major != kHopper && device->major != kBlackwell)

@@ -70,7 +70,7 @@ class LocalAttention {
   virtual ~LocalAttention() = default;
   LocalAttention& operator=(LocalAttention&&) = delete;
   virtual std::string name() const = 0;  // the kernel in use, for `trireme info` and the run's log
-  // Whether it is the plain one, which is slow; of several kernels in turn, the first.
+  // Whether it is the plain one, which is slow.
   virtual bool by_reference() const { return false; }
   // What becomes of packed documents, where their length decides; else empty. For the run's log.
   virtual std::string for_documents(const RankHeads& /*heads*/) const { return {}; }

@@ -30,14 +30,14 @@ std::string how_it_hung(const RankEnd& end) {
 }
 
 // What to change stands in the rank's own words, which this terminal has shown.
-bool said_what_to_change(const RankEnd& end) {
-  return end.signal == 0 && end.code == ConfigError::kExitCode && end.host == host_name() &&
+bool said_what_to_change(const RankEnd& end, RanksShown shown) {
+  return shown == RanksShown::here && end.signal == 0 && end.code == ConfigError::kExitCode &&
          std::ranges::any_of(end.last_lines, [](const std::string& line) {
            return line.find("ConfigError: ") != std::string::npos;
          });
 }
 
-std::string how_it_ended(const RankEnd& end) {
+std::string how_it_ended(const RankEnd& end, RanksShown shown) {
   std::string text;
   if (end.killed && end.look.stopped) {
     text = "was stopped (SIGSTOP), did not go on after the others had ended, and was killed";
@@ -49,7 +49,7 @@ std::string how_it_ended(const RankEnd& end) {
     for (const ExitMeaning& one : exit_meanings())
       if (one.code == end.code) text += cat(" (", one.meaning, ")");
   }
-  if (end.look.known && !said_what_to_change(end)) text += cat("; it was ", end.look.doing);
+  if (end.look.known && !said_what_to_change(end, shown)) text += cat("; it was ", end.look.doing);
   return text;
 }
 
@@ -72,14 +72,14 @@ const RankEnd* witness(const RankEnd& culprit, const std::vector<RankEnd>& ends)
 
 }  // namespace
 
-std::string report(const Outcome& outcome, const std::vector<RankEnd>& ends) {
+std::string report(const Outcome& outcome, const std::vector<RankEnd>& ends, RanksShown shown) {
   if (!outcome.culprit) return "";
   const RankEnd& end = *outcome.culprit;
   std::string text =
-      cat("trireme launch: ", name_of(end), " ", outcome.hung ? how_it_hung(end) : how_it_ended(end));
+      cat("trireme launch: ", name_of(end), " ", outcome.hung ? how_it_hung(end) : how_it_ended(end, shown));
   const auto ended_with_it = [&](const RankEnd& other) { return other.rank != end.rank && other.asked; };
   if (std::any_of(ends.begin(), ends.end(), ended_with_it)) text += "; the other ranks were ended";
-  if (!outcome.hung && said_what_to_change(end)) return text + ". Its message is above.\n";
+  if (!outcome.hung && said_what_to_change(end, shown)) return text + ". Its message is above.\n";
   text += end.last_lines.empty() ? ". It wrote nothing to stderr.\n" : ". Its last lines on stderr:\n";
   text += quote(end);
   const RankEnd* other = outcome.hung || end.last_lines.empty() ? witness(end, ends) : nullptr;

@@ -52,7 +52,8 @@ Conclusion decide(const LaunchOptions& options, int attempt, const std::vector<R
   const Outcome outcome = judge(ends, stop_signal != 0);
   Conclusion conclusion;
   conclusion.code = outcome.code;
-  conclusion.report = report(outcome, ends);
+  conclusion.report =
+      report(outcome, ends, options.nnodes == 1 ? RanksShown::here : RanksShown::by_their_launchers);
   if (stop_signal != 0) {
     conclusion.report += report_of_killed(ends, "when asked to stop");
     if (outcome.code != 0) conclusion.report += stop_text(stop_signal);

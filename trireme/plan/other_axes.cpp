@@ -35,7 +35,8 @@ std::string advice_on_state(const PlanRequest& request, const Planned& best) {
           " on each device with ZeRO 3 over ", c.ranks(),
           ". Others split such models by tensor and pipeline parallelism, which are not built here: they "
           "shard no more than ZeRO 3 does, so more GPUs help as much");
-  if (best.memory.limits.host_bytes > 0 && host_can_step(inputs, request.hardware)) {
+  if (best.memory.limits.host_bytes > 0 && request.hardware.can_offload_to(Offload::cpu) &&
+      host_can_step(inputs, request.hardware)) {
     ForecastInputs on_host = sharded_inputs(request, best, Offload::cpu);
     text += cat(". With --zero 3, --offload_optimizer cpu and --offload_params cpu they take ",
                 host_share_text(request, c.ranks(), planned_memory(request, on_host).host_bytes));
