@@ -117,7 +117,6 @@ TEST(ForeignFlags, have_values_that_are_answered_too) {
     EXPECT_EQ(refusal({cat("--", option), "0.1"}),
               cat("--", option, " is '0.1': a share of the run is not built: give steps"));
   EXPECT_THAT(refusal({"--save_steps", "1.5"}), HasSubstr("'1.5' is not a whole number"));
-  EXPECT_THAT(refusal({"--warmup_steps", "0.03"}), HasSubstr("--warmup_ratio"));
   EXPECT_THAT(refusal({"--optim", "paged_adamw_8bit"}), HasSubstr("not built: --optim is adamw_torch"));
   EXPECT_THAT(refusal({"--report_to", "wandb"}), HasSubstr("not built: metrics are in metrics.jsonl"));
   const testing::TemporaryFolder folder;

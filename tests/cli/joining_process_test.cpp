@@ -100,11 +100,11 @@ TEST_F(HandStarted, ends_at_once_when_asked_to_stop_while_it_connects) {
 
 TEST_F(HandStarted, with_another_world_size_or_secret_exits_78_and_is_named_by_the_others) {
   Program rank_0(train(kLongerThanHangs_seconds), log(0), rank(0, 2));
-  Program rank_1(train(kLongerThanHangs_seconds), log(1), rank(1, 3));
+  Program rank_1(train(kLongerThanHangs_seconds), log(1), rank(1, 4));
   EXPECT_EQ(rank_0.wait(), 78) << rank_0.output();
   EXPECT_EQ(rank_1.wait(), 78) << rank_1.output();
   for (const Program* program : {&rank_0, &rank_1})
-    EXPECT_THAT(program->output(), HasSubstr("was started with WORLD_SIZE 3, rank 0 with 2"));
+    EXPECT_THAT(program->output(), HasSubstr("was started with WORLD_SIZE 4, rank 0 with 2"));
 
   const ActivityReader activity;
   Program other_1(train(kLongerThanHangs_seconds), log(3),

@@ -290,7 +290,6 @@ const std::vector<ForeignProgram>& foreign_programs() {
 const std::vector<ForeignValues>& foreign_values() {
   static const std::vector<ForeignValues> all{
       {{"save_steps", "eval_steps", "logging_steps"}, {}, "a share of the run is not built: give steps"},
-      {{"warmup_steps"}, {}, "--warmup_ratio is the share of the run that warms up"},
       {{"optim"},
        {"adamw_8bit", "adamw_bnb_8bit", "adamw_torch_8bit", "adamw_torch_4bit", "paged_adamw",
         "paged_adamw_8bit", "paged_adamw_32bit", "adafactor"},

@@ -62,10 +62,10 @@ int64_t count_of(const Json& stage, const char* key) {
   return value.get<int64_t>();
 }
 
-[[noreturn]] void refuse_key(const std::string& key) {
+[[noreturn]] void refuse_key(const std::string& key, bool is_of_run) {
   std::vector<std::string> names{"steps", "tokens", "sp"};
   names.insert(names.end(), std::begin(kStageOptions), std::end(kStageOptions));
-  const std::string meant = did_you_mean(key, names);
+  const std::string meant = is_of_run ? "" : did_you_mean(key, names);
   throw ConfigError(cat("'", quotation(key), "' is nothing that a stage sets", meant,
                         meant.empty() ? "; expected" : " Expected", " one of ", joined(names)));
 }
@@ -78,9 +78,10 @@ void set_options(TrainOptions& options, const Json& stage, const RunTopology& to
   for (const auto& item : stage.items()) {
     const std::string& key = item.key();
     if (key == "steps" || key == "tokens" || key == "sp") continue;
-    if (std::ranges::none_of(kStageOptions, [&](const char* name) { return key == name; })) refuse_key(key);
     const auto option =
         std::ranges::find_if(list.options(), [&](const Option& each) { return each.name == key; });
+    if (std::ranges::none_of(kStageOptions, [&](const char* name) { return key == name; }))
+      refuse_key(key, option != list.options().end());
     const Json written = parse_option_value(*option, item.value(), "");
     option->check(written);
     option->write(written);
