@@ -103,7 +103,7 @@ def test_points_behind_the_checkpoint_of_a_killed_run_are_dropped_when_it_goes_o
 
 
 @pytest.mark.parametrize("arguments, expected", [
-    (["--report_to", "wandb"], "'wandb'; expected one of tensorboard|all|none"),
+    (["--report_to", "wandb"], "--report_to is 'wandb': not built"),
     (["--report_to", "none", "--logging_dir", "logs"], "--logging_dir"),
 ])
 def test_a_report_that_cannot_be_made_is_refused(tmp_path, model_and_text, arguments, expected):
