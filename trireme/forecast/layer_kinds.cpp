@@ -1,6 +1,8 @@
 #include "trireme/forecast/layer_kinds.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "trireme/forecast/sequence_ranks.h"
 
@@ -13,8 +15,9 @@ LayerKind kind_of(const ModelSizes& model, size_t layer) {
   return model.full_heads && !window ? LayerKind::full_heads : LayerKind::common;
 }
 
-// A model of the layers of one kind, of those that share keys or of the others.
-ModelSizes model_of(const ModelSizes& whole, LayerKind kind, bool share_keys) {
+// A model of some layers of one kind, those that share keys or the others.
+ModelSizes model_of(const ModelSizes& whole, LayerKind kind, bool share_keys,
+                    const std::vector<size_t>& layers_of_kind) {
   ModelSizes model = whole;
   model.full_heads.reset();
   model.delta_layers.clear();
@@ -32,18 +35,15 @@ ModelSizes model_of(const ModelSizes& whole, LayerKind kind, bool share_keys) {
     model.intermediate = whole.sharing_intermediate;
     model.mlp_kept_width = whole.sharing_mlp_kept_width;
   }
-  const auto layers = static_cast<size_t>(whole.layers);
-  const auto is_of = [&](size_t layer) {
-    return kind_of(whole, layer) == kind && whole.shares_keys(layer) == share_keys;
-  };
-  model.layers = 0;
-  for (size_t layer = 0; layer < layers; ++layer) model.layers += is_of(layer) ? 1 : 0;
+  model.layers = std::ssize(layers_of_kind);
   // An embedding and a head stay around what is of layers.
   const auto keep_layers = [&](std::vector<int64_t>& values, size_t first) {
-    const std::vector<int64_t> all = std::move(values);
-    values.clear();
-    for (size_t i = 0; i < all.size(); ++i)
-      if (i < first || i >= first + layers || is_of(i - first)) values.push_back(all[i]);
+    if (values.empty()) return;
+    size_t kept = first;
+    for (const size_t layer : layers_of_kind) values[kept++] = values[first + layer];
+    for (size_t i = first + static_cast<size_t>(whole.layers); i < values.size(); ++i)
+      values[kept++] = values[i];
+    values.resize(kept);
   };
   keep_layers(model.layer_windows, 0);
   keep_layers(model.unit_elements, whole.first_layer_unit());
@@ -73,22 +73,18 @@ LayerKinds layer_kinds(const ForecastInputs& inputs) {
     result.inputs = {inputs};
     return result;
   }
-  const auto add = [&](LayerKind kind, bool share_keys) {
-    bool any = false;
-    for (size_t layer = 0; layer < layers; ++layer) {
-      if (kind_of(model, layer) != kind || model.shares_keys(layer) != share_keys) continue;
-      result.of_layer[layer] = result.kinds.size();
-      any = true;
-    }
-    if (!any) return;
-    ForecastInputs of_kind = inputs;
-    of_kind.model = model_of(model, kind, share_keys);
+  std::map<std::pair<LayerKind, bool>, std::vector<size_t>> layers_of;  // by whether they share keys, too
+  for (size_t layer = 0; layer < layers; ++layer)
+    layers_of[{kind_of(model, layer), model.shares_keys(layer)}].push_back(layer);
+  for (const auto& [kind_and_sharing, of_kind] : layers_of) {
+    const auto& [kind, share_keys] = kind_and_sharing;
+    for (const size_t layer : of_kind) result.of_layer[layer] = result.kinds.size();
+    ForecastInputs alone = inputs;
+    alone.model = model_of(model, kind, share_keys, of_kind);
     result.kinds.push_back(kind);
     result.inputs.push_back(
-        with_sequence_ranks(std::move(of_kind), inputs.ulysses, inputs.ring, inputs.sp_rank));
-  };
-  for (const LayerKind kind : {LayerKind::common, LayerKind::full_heads, LayerKind::delta_net})
-    for (const bool share_keys : {false, true}) add(kind, share_keys);
+        with_sequence_ranks(std::move(alone), inputs.ulysses, inputs.ring, inputs.sp_rank));
+  }
   return result;
 }
 
