@@ -23,7 +23,10 @@ std::string cpuinfo_field(const std::string& field) {
 
 bool cpu_has_bf16_matmul() {
   const std::string flags = " " + cpuinfo_field("flags") + " ";
-  return flags.find(" avx512_bf16 ") != std::string::npos || flags.find(" amx_bf16 ") != std::string::npos;
+  const auto has = [&](const char* flag) { return flags.find(flag) != std::string::npos; };
+  if (has(" amx_bf16 ")) return true;
+  // Intel's AVX512-BF16 takes twice the time of fp32's products (docs/benchmarks/results.md).
+  return has(" avx512_bf16 ") && cpuinfo_field("vendor_id") == "AuthenticAMD";
 }
 
 bool cpu_rounds_to_bf16() {

@@ -5,8 +5,7 @@
 
 namespace trireme {
 
-// True if the processor has bf16 matmul instructions (AMX, AVX512-BF16), so that bf16 operands are the fast
-// ones.
+// True if the processor has bf16 matmul instructions that are faster than fp32's: AMX, or an AMD's AVX512-BF16.
 bool cpu_has_bf16_matmul();
 // True if it has AVX-512 with an instruction that rounds fp32 to bf16.
 bool cpu_rounds_to_bf16();
