@@ -34,6 +34,13 @@ class ContinuedOptions : public ::testing::Test {
     options.engine.rope.scaling = "yarn:4";
     testing::train_on_ranks(1, options);
   }
+  TrainOptions of_one_step() const {
+    TrainOptions options = run_.options("run");
+    options.context_stages = "";
+    options.max_steps = 1;
+    options.samples.max_seq_length = 16;
+    return options;
+  }
   TrainOptions given(const std::vector<std::string>& words) {
     TrainFlags flags;
     OptionParser parser("train", "");
@@ -143,10 +150,7 @@ TEST_F(ContinuedOptions, of_lora_that_a_file_changes_are_refused_and_the_file_is
 }
 
 TEST_F(ContinuedOptions, leave_out_what_a_flag_has_no_use_for) {
-  TrainOptions options = run_.options("run");
-  options.context_stages = "";
-  options.max_steps = 1;
-  options.samples.max_seq_length = 16;
+  TrainOptions options = of_one_step();
   options.lr_scheduler_type = ScheduleKind::cosine_with_min_lr;
   options.lr_scheduler_kwargs = R"({"min_lr_rate": 0.5})";
   options.warmup_steps = 0.5;
@@ -163,11 +167,8 @@ TEST_F(ContinuedOptions, leave_out_what_a_flag_has_no_use_for) {
 }
 
 TEST_F(ContinuedOptions, that_need_more_ranks_say_whose_they_are) {
-  TrainOptions options = run_.options("run");
+  TrainOptions options = of_one_step();
   options.engine.ring = 2;
-  options.context_stages = "";
-  options.max_steps = 1;
-  options.samples.max_seq_length = 16;
   testing::train_on_ranks(2, options);
   EXPECT_THAT(testing::message_of<ConfigError>([&] {
                 read({"--continue_run", finished()});
@@ -179,10 +180,7 @@ TEST_F(ContinuedOptions, that_need_more_ranks_say_whose_they_are) {
 
 // An older machine's peak would make MFU wrong, and its limits refuse what fits now.
 TEST_F(ContinuedOptions, leave_out_what_is_of_the_machine) {
-  TrainOptions options = run_.options("run");
-  options.context_stages = "";
-  options.max_steps = 1;
-  options.samples.max_seq_length = 16;
+  TrainOptions options = of_one_step();
   options.peak_tflops = 0.5;
   options.engine.host_memory_limit_bytes = int64_t{8} << 30;
   testing::train_on_ranks(1, options);
@@ -204,11 +202,8 @@ TEST_F(ContinuedOptions, stages_that_are_done_are_not_done_again) {
 }
 
 TEST_F(ContinuedOptions, do_not_change_the_batch_that_a_deepspeed_file_gives) {
-  TrainOptions options = run_.options("run");
+  TrainOptions options = of_one_step();
   options.engine.ulysses = 2;
-  options.context_stages = "";
-  options.max_steps = 1;
-  options.samples.max_seq_length = 16;
   testing::train_on_ranks(2, options);
   std::ofstream(run_.folder() / "ds.json") << R"({"train_batch_size": 8})";
   const auto samples_of_rank = [&](std::vector<std::string> words) {

@@ -49,8 +49,23 @@ int64_t fullest_total(const ForecastInputs& inputs, const std::vector<MemorySnap
   return most;
 }
 
-TEST(MemoryTimeline, of_few_layers_has_the_peaks_of_all) {
+struct SnapshotCounts {
   size_t all = 0, few = 0;
+
+  // -> the snapshots of every layer.
+  std::vector<MemorySnapshot> expect_same_peaks(const ForecastInputs& inputs) {
+    std::vector<MemorySnapshot> every_layer = memory_timeline(inputs);
+    const auto some = memory_timeline(inputs, /*every_layer=*/false);
+    EXPECT_EQ(fullest(some), fullest(every_layer));
+    EXPECT_EQ(fullest_total(inputs, some), fullest_total(inputs, every_layer));
+    all += every_layer.size();
+    few += some.size();
+    return every_layer;
+  }
+};
+
+TEST(MemoryTimeline, of_few_layers_has_the_peaks_of_all) {
+  SnapshotCounts counts;
   for (const int64_t layers : {1, 2, 5, 12})
     for (const Recompute policy : {Recompute::full, Recompute::keep_attention, Recompute::none})
       for (const double fraction : {0.0, 0.4, 1.0})
@@ -67,14 +82,10 @@ TEST(MemoryTimeline, of_few_layers_has_the_peaks_of_all) {
               SCOPED_TRACE(::testing::Message() << inputs.recompute.description() << " of " << layers
                                                 << ", activations to " << name_of(activations));
               for (inputs.resident_layers = 2; inputs.resident_layers <= 8; inputs.resident_layers += 3) {
-                const auto every_layer = memory_timeline(inputs), some = memory_timeline(inputs, false);
-                EXPECT_EQ(fullest(some), fullest(every_layer));
-                EXPECT_EQ(fullest_total(inputs, some), fullest_total(inputs, every_layer));
-                all += every_layer.size();
-                few += some.size();
+                counts.expect_same_peaks(inputs);
               }
             }
-  EXPECT_LT(few, all * 3 / 4);
+  EXPECT_LT(counts.few, counts.all * 3 / 4);
 }
 
 TEST(MemoryTimeline, of_few_layers_has_the_peaks_of_all_that_keep_parts) {
@@ -86,9 +97,7 @@ TEST(MemoryTimeline, of_few_layers_has_the_peaks_of_all_that_keep_parts) {
             const RecomputePlan plan = plan_keeping({attention, qkv, mlp}, 1, layers);
             const ForecastInputs inputs = inputs_of(layers, plan, Offload::none, chunks);
             SCOPED_TRACE(::testing::Message() << plan.description());
-            const auto every_layer = memory_timeline(inputs), some = memory_timeline(inputs, false);
-            EXPECT_EQ(fullest(some), fullest(every_layer));
-            EXPECT_EQ(fullest_total(inputs, some), fullest_total(inputs, every_layer));
+            const auto every_layer = SnapshotCounts().expect_same_peaks(inputs);
             for (const MemorySnapshot& snapshot : every_layer)
               for (const MemoryCategory category : kAllMemoryCategories)
                 EXPECT_GE(snapshot.bytes[category], 0) << snapshot.name();
@@ -111,7 +120,8 @@ ForecastInputs alternating(ForecastInputs inputs, int64_t period, int64_t full_e
 }
 
 TEST(MemoryTimeline, of_few_layers_that_alternate_has_the_peaks_of_all) {
-  size_t all = 0, few = 0, run = 0;
+  SnapshotCounts counts;
+  size_t run = 0;
   for (const int64_t layers : {1, 5, 12, 25})
     for (const int64_t period : {2, 3, 6})
       for (const int64_t full_elements : {1 << 18, 1 << 22})
@@ -133,13 +143,9 @@ TEST(MemoryTimeline, of_few_layers_that_alternate_has_the_peaks_of_all) {
                 SCOPED_TRACE(::testing::Message()
                              << inputs.recompute.description() << " of " << layers << ", period " << period
                              << ", ZeRO " << inputs.zero << ", activations to " << name_of(activations));
-                const auto every_layer = memory_timeline(inputs), some = memory_timeline(inputs, false);
-                EXPECT_EQ(fullest(some), fullest(every_layer));
-                EXPECT_EQ(fullest_total(inputs, some), fullest_total(inputs, every_layer));
-                all += every_layer.size();
-                few += some.size();
+                counts.expect_same_peaks(inputs);
               }
-  EXPECT_LT(few, all * 3 / 4);
+  EXPECT_LT(counts.few, counts.all * 3 / 4);
 }
 
 TEST(MemoryTimeline, names_each_moment) {

@@ -120,7 +120,7 @@ int run_matmul(const std::vector<std::string>& arguments) {
     const char* name = dtype == at::kFloat ? "fp32" : "bf16";
     if (dtype == at::kBFloat16 && options.device.is_cpu() && !cpu_has_bf16_matmul()) {
       if (!flags.json)
-        std::cout << "bf16: multiplied in fp32, for this processor has no instructions for it\n";
+        std::cout << "bf16: multiplied in fp32, for this processor has no faster instructions for it\n";
       continue;
     }
     for (const MatmulRate& rate : measure_matmul_rates(options.device, dtype, flags.seconds)) {

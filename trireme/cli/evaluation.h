@@ -62,9 +62,8 @@ class Evaluation {
  protected:
   Agreement agreement() { return {*group_, options_.device}; }
   const EngineOptions& options() const { return options_; }
-  const std::filesystem::path& checkpoint() const {
-    return checkpoint_;
-  }  // empty: a model's folder was given
+  // Empty: a model's folder was given.
+  const std::filesystem::path& checkpoint() const { return checkpoint_; }
 
  private:
   // Also sets checkpoint_, and the adapter that it may be. Collective.

@@ -176,8 +176,7 @@ const std::vector<ForeignProgram>& foreign_programs() {
             "latter DPOTrainer over ranks does them (docs/huggingface.md)"},
            {{"beta", "rpo_alpha"},
             "losses of preferences and of reinforcement learning are not built: DPOTrainer over ranks does "
-            "the "
-            "former (docs/huggingface.md)"},
+            "the former (docs/huggingface.md)"},
            {{"activation_offloading"}, "--offload_activations cpu"},
            {{"eos_token"},
             "tokenizer_config.json, config.json or generation_config.json of the model says it, in this "

@@ -157,6 +157,26 @@ std::vector<std::string> advice_on_line(const PlanFlags& flags, const PlannedMod
   return advice;
 }
 
+// Of an option of train that the plan has not.
+std::optional<std::string> answer_to_flag_of_train(const std::string& name) {
+  constexpr std::pair<const char*, const char*> kAnswers[] = {
+      {"gradient_checkpointing", "give --recompute full"},
+      {"context_stages", "give --stages"},
+      {"deepspeed", "give --ds_config FILE"},
+      {"deepspeed_config", "give --ds_config FILE"},
+      {"output_dir", "the launch line has it; change it there"},
+      {"train_file", "the launch line has it; change it there"},
+      {"device", "the launch line has it; change it there"},
+      {"dropout", "a model that asks for dropout has it in the launch line"}};
+  for (const auto& [option, answer] : kAnswers)
+    if (name == option) return answer;
+  TrainFlags train;
+  OptionParser of_train("train", "");
+  train.declare(of_train);
+  if (!contains(of_train.names(), name)) return std::nullopt;
+  return "a plan does not choose it; add it to the launch line";
+}
+
 std::string launch_heading(bool fits) {
   return fits ? "\nlaunch:\n" : "\nlaunch, which by the forecast would run out of memory:\n";
 }
@@ -309,24 +329,7 @@ int run_plan(const std::vector<std::string>& arguments) {
       "The best configuration for a model, a length and GPUs, before they are rented. Options "
       "of train that are given are obeyed; the others are chosen. Exits 1 when nothing fits.");
   flags.declare(parser);
-  parser.answer_unknown([](const std::string& name) -> std::optional<std::string> {
-    TrainFlags train;
-    OptionParser of_train("train", "");
-    train.declare(of_train);
-    if (!contains(of_train.names(), name)) return std::nullopt;
-    constexpr std::pair<const char*, const char*> kAnswers[] = {
-        {"gradient_checkpointing", "give --recompute full"},
-        {"context_stages", "give --stages"},
-        {"deepspeed", "give --ds_config FILE"},
-        {"deepspeed_config", "give --ds_config FILE"},
-        {"output_dir", "the launch line has it; change it there"},
-        {"train_file", "the launch line has it; change it there"},
-        {"device", "the launch line has it; change it there"},
-        {"dropout", "a model that asks for dropout has it in the launch line"}};
-    for (const auto& [option, answer] : kAnswers)
-      if (name == option) return answer;
-    return "a plan does not choose it; add it to the launch line";
-  });
+  parser.answer_unknown(answer_to_flag_of_train);
   std::vector<std::string> notes;
   if (!parser.parse(arguments, [&] { notes = flags.read_files(parser); })) return 0;
   if (flags.model.empty()) throw ConfigError("trireme plan needs --model");

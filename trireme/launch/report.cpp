@@ -6,7 +6,6 @@
 #include <set>
 
 #include "trireme/base/error.h"
-#include "trireme/base/machine_identity.h"
 #include "trireme/base/rank_list.h"
 
 namespace trireme {

@@ -148,9 +148,9 @@ struct HardwareProfile {
     return host_memory_bytes > 0 ? host_memory_bytes / machine_devices(ranks) : memory_bytes;
   }
 
-  // Whether it has such a place beside its devices, and the speed of the way there is known.
-  bool can_offload_to(Offload place) const {
-    if (place == Offload::disk) return disk_read.bytes_per_second > 0 && disk_write.bytes_per_second > 0;
+  // Whether a GPU's host, or a disk, is there, and the rates of copies are known.
+  bool can_offload_to(Offload target) const {
+    if (target == Offload::disk) return disk_read.bytes_per_second > 0 && disk_write.bytes_per_second > 0;
     return is_gpu && to_host.bytes_per_second > 0;
   }
 
