@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "trireme/device/memory_account.h"
+#include "trireme/kernels/token_ops.h"
 
 namespace trireme {
 
@@ -79,8 +80,8 @@ class ChunkedAttention final : public ShardedAttention {
     const HeadRange share = heads_.query[rank_];
     const int64_t batch = qkv.size(0), width = qkv.size(3);
     const at::Tensor o = at::empty({batch, qkv.size(1), heads_.query_heads, width}, qkv.options());
-    const auto lse_dtype = qkv.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    const at::Tensor lse = at::empty({batch, share.size(), layout.tokens}, qkv.options().dtype(lse_dtype));
+    const at::Tensor lse =
+        at::empty({batch, share.size(), layout.tokens}, qkv.options().dtype(compute_dtype(qkv)));
     const auto write_o = [&](const HeadChunk& chunk, ToSequence& under_way) {
       const std::vector<at::Tensor> blocks = under_way.wait();
       for (size_t p = 0; p < blocks.size(); ++p) {
@@ -118,10 +119,10 @@ class ChunkedAttention final : public ShardedAttention {
     const int64_t H = heads_.query_heads, K = heads_.key_value_heads;
     at::Tensor dqkv = at::empty_like(qkv);
     // A key/value head that several ranks use is summed in fp32 in the order of chunks and ranks.
-    const auto sum_dtype = qkv.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     const at::Tensor dkv = [&] {
       const MemoryScope scope(MemoryCategory::communication);
-      return at::zeros({qkv.size(0), qkv.size(1), 2 * K, qkv.size(3)}, qkv.options().dtype(sum_dtype));
+      return at::zeros({qkv.size(0), qkv.size(1), 2 * K, qkv.size(3)},
+                       qkv.options().dtype(compute_dtype(qkv)));
     }();
     const auto add_gradients = [&](const HeadChunk& chunk, ToSequence& under_way) {
       const std::vector<at::Tensor> blocks = under_way.wait();

@@ -7,6 +7,7 @@
 #include "trireme/base/error.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/kernels/copy_all.h"
+#include "trireme/kernels/token_ops.h"
 
 namespace trireme {
 
@@ -24,8 +25,7 @@ void check(const Group& group, const UlyssesPartition& partition, const at::Tens
 // Key/value heads that several ranks have are sums over them, in fp32 and in rank order.
 void add_of_ranks(const at::Tensor& out_BsKD, const HeadShares& heads, const std::vector<HeadsQkv>& of_rank,
                   at::Tensor HeadsQkv::*part) {
-  const auto sum_type = out_BsKD.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const at::Tensor sum = at::zeros(out_BsKD.sizes(), out_BsKD.options().dtype(sum_type));
+  const at::Tensor sum = at::zeros(out_BsKD.sizes(), out_BsKD.options().dtype(compute_dtype(out_BsKD)));
   for (int p = 0; p < heads.ranks(); ++p)
     sum.slice(2, heads.key_value[p].begin, heads.key_value[p].end).add_(of_rank[p].*part);
   out_BsKD.copy_(sum);

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "trireme/base/error.h"
+#include "trireme/kernels/token_ops.h"
 
 namespace trireme {
 
@@ -69,7 +70,7 @@ at::ScalarType result_dtype(const at::Tensor& q, const AttentionSpec& spec) {
 AttentionOutput output_without_keys(const at::Tensor& q, const AttentionSpec& spec) {
   return {at::zeros(q.sizes(), q.options().dtype(result_dtype(q, spec))),
           at::full({q.size(0), q.size(2), q.size(1)}, -std::numeric_limits<double>::infinity(),
-                   q.options().dtype(q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat))};
+                   q.options().dtype(compute_dtype(q)))};
 }
 
 AttentionGradients no_gradients(const at::Tensor& q, const at::Tensor& k, const AttentionSpec& spec) {

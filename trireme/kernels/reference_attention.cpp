@@ -16,6 +16,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/kernels/attention_arguments.h"
+#include "trireme/kernels/token_ops.h"
 
 namespace trireme {
 
@@ -94,10 +95,6 @@ at::Tensor probabilities(const at::Tensor& scores, const at::Tensor& lse_GT1, co
   return (scores - lse_GT1.masked_fill(tile.hidden.all(1, true), 0)).exp_();
 }
 
-at::ScalarType compute_type(at::ScalarType dtype) {
-  return dtype == at::kDouble ? at::kDouble : at::kFloat;
-}
-
 }  // namespace
 
 std::string ReferenceAttention::name() const {
@@ -108,7 +105,7 @@ AttentionOutput ReferenceAttention::forward(const at::Tensor& q, const at::Tenso
                                             const AttentionSpec& spec) {
   const at::NoGradGuard no_grad;
   const AttentionSizes sizes = check_attention(q, k, v, spec);
-  const auto compute = compute_type(q.scalar_type());
+  const auto compute = compute_dtype(q);
   AttentionOutput out = output_without_keys(q, spec);
   if (sizes.empty()) return out;
   const std::vector<HeadRun> runs = runs_of_heads(spec, sizes.kv_heads);
@@ -135,7 +132,7 @@ AttentionGradients ReferenceAttention::backward(const at::Tensor& d_o, const at:
                                                 const AttentionOutput& saved, const AttentionSpec& spec) {
   const at::NoGradGuard no_grad;
   const AttentionSizes sizes = check_attention_backward(d_o, q, k, v, saved, spec);
-  const auto compute = compute_type(q.scalar_type());
+  const auto compute = compute_dtype(q);
   AttentionGradients gradients = no_gradients(q, k, spec);
   if (sizes.empty()) return gradients;
   const auto sums = q.options().dtype(compute);

@@ -214,8 +214,7 @@ class EncoderEmbedding final : public Embedding {
  private:
   // What goes into the layer norm.
   static at::Tensor sum(const UnitWeights& w, const EmbeddedTokens& embedded) {
-    const auto dtype = w[kWords].scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    at::Tensor sum = w[kWords].index_select(0, embedded.tokens).to(dtype);
+    at::Tensor sum = w[kWords].index_select(0, embedded.tokens).to(compute_dtype(w[kWords]));
     sum.add_(w[kTokenTypes].select(0, 0));
     return sum.add_(w[kPositions].index_select(0, embedded.positions));
   }
