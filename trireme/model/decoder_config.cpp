@@ -223,9 +223,8 @@ int64_t head_width(const ConfigKeys& keys, const ModelConfig& config, const Deco
   return width;
 }
 
-void set_gemma(ModelConfig& config, bool norms_add_one) {
+void set_gemma(ModelConfig& config) {
   config.gate = GluGate::gelu_tanh;
-  config.norms_add_one = norms_add_one;
   config.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
 }
 
@@ -434,7 +433,7 @@ ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind
   else
     config.layer_window = layer_windows(keys, kind, config.num_hidden_layers);
   config.norms_add_one = kind.norms_add_one;
-  if (kind.gemma != Gemma::none) set_gemma(config, /*norms_add_one=*/kind.gemma != Gemma::fourth);
+  if (kind.gemma != Gemma::none) set_gemma(config);
   if (kind.gemma == Gemma::second || kind.gemma == Gemma::third) read_post_norms(keys, config);
   if (kind.gemma == Gemma::second) {
     config.score_cap = cap_of(keys, "attn_logit_softcapping", 50);

@@ -38,10 +38,9 @@ struct DecoderKind {
   // all but each n-th; as layer_types says, or all.
   enum class Windows { none, all_layers, all_layers_if_used, chosen_layers, by_pattern, by_layer_types };
 
-  // All: GeGLU, a scaled embedding, norms that add one (not the fourth's). From the second on norms after each
-  // part; of the second and third query_pre_attn_scalar. The second caps scores and logits, the fourth logits. Of
-  // the third and fourth, layers that slide have another rope; of the fourth the others have other heads, and
-  // values are normed.
+  // All: GeGLU, a scaled embedding. From the second on norms after each part; of the second and third
+  // query_pre_attn_scalar. The second caps scores and logits, the fourth logits. Of the third and fourth, layers
+  // that slide have another rope; of the fourth the others have other heads, and values are normed.
   enum class Gemma { none, first, second, third, fourth };
 
   const char* model_type;
