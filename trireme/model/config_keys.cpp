@@ -107,6 +107,13 @@ void ConfigKeys::refuse_unless_none(std::initializer_list<const char*> forbidden
     if (has(key) && (*json_)[key] != 0) refuse(key, why);
 }
 
+void ConfigKeys::refuse_unless_multiple(const char* key, int64_t value, const char* divisor_key,
+                                        int64_t divisor) const {
+  if (value % divisor != 0)
+    throw ConfigError(
+        cat(origin_, ": ", key, " ", value, " is not a multiple of ", divisor_key, " ", divisor));
+}
+
 void ConfigKeys::wrong_type(const std::string& key, const char* expected) const {
   throw ConfigError(
       cat(origin_, ": ", prefix_, key, " is ", quotation((*json_)[key]), ", expected ", expected));

@@ -40,6 +40,8 @@ class ConfigKeys {
   void refuse_unless_absent(std::initializer_list<const char*> forbidden, const std::string& why) const;
   // Of counts and widths, where published files say none by 0.
   void refuse_unless_none(std::initializer_list<const char*> forbidden, const std::string& why) const;
+  // `value` and `divisor` are the keys', or what their absence means.
+  void refuse_unless_multiple(const char* key, int64_t value, const char* divisor_key, int64_t divisor) const;
 
  private:
   [[noreturn]] void wrong_type(const std::string& key, const char* expected) const;

@@ -43,12 +43,12 @@ void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
         "have");
   keys.refuse_unless_absent({"no_rope_layers", "mrope_section", "vision_config", "audio_config"},
                             "models of this kind are not supported");
+  const char* const kOtherArithmetic = "it changes the model's arithmetic and is not supported";
   keys.refuse_unless_absent(
       {"logit_scale", "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling",
        "scale_emb", "scale_depth", "attention_sinks", "clip_qkv"},
-      "it changes the model's arithmetic and is not supported");
-  const char* const kNotInThisFamily =
-      "it changes the model's arithmetic and is not supported in this family";
+      kOtherArithmetic);
+  const std::string kNotInThisFamily = cat(kOtherArithmetic, " in this family");
   if (kind.gemma != Gemma::second) keys.refuse_unless_absent({"attn_logit_softcapping"}, kNotInThisFamily);
   if (kind.gemma != Gemma::second && kind.gemma != Gemma::fourth)
     keys.refuse_unless_absent({kLogitCap}, kNotInThisFamily);
@@ -56,8 +56,7 @@ void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
   keys.refuse_unless_absent({"mtp_layer_types", "num_nextn_predict_layers"},
                             "multi-token prediction is not supported");
   if (kind.gemma != Gemma::second && kind.gemma != Gemma::third)
-    keys.refuse_unless_absent({"query_pre_attn_scalar"},
-                              "it changes the model's arithmetic and is not supported");
+    keys.refuse_unless_absent({"query_pre_attn_scalar"}, kOtherArithmetic);
   check_activation(keys, kind);
   if (!kind.delta_nets && keys.number(kTurningShare, 1) != 1)
     keys.refuse(kTurningShare, "rotating a part of each head is not supported");
@@ -210,10 +209,9 @@ std::vector<int64_t> layer_windows(const ConfigKeys& keys, const DecoderKind& ki
 int64_t head_width(const ConfigKeys& keys, const ModelConfig& config, const DecoderKind& kind) {
   if (kind.names_head_dim && !keys.has("head_dim"))
     keys.refuse("head_dim", cat("transformers' ", kind.model_type, " needs it"));
-  const bool multiple = config.hidden_size % config.num_attention_heads == 0;
-  if (!multiple && (kind.heads_divide_the_width || (kind.head_dim == 0 && !keys.has("head_dim"))))
-    throw ConfigError(cat(keys.origin(), ": hidden_size ", config.hidden_size, " is not a multiple of ",
-                          "num_attention_heads ", config.num_attention_heads));
+  if (kind.heads_divide_the_width || (kind.head_dim == 0 && !keys.has("head_dim")))
+    keys.refuse_unless_multiple("hidden_size", config.hidden_size, "num_attention_heads",
+                                config.num_attention_heads);
   const int64_t by_division = config.hidden_size / config.num_attention_heads;
   const int64_t width = keys.integer_or_null("head_dim", kind.head_dim != 0 ? kind.head_dim : by_division)
                             .value_or(by_division);
@@ -417,9 +415,8 @@ ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind
   config.max_position_embeddings = keys.size("max_position_embeddings", kind.max_position_embeddings);
   config.norm_eps = keys.number("rms_norm_eps", kind.norm_eps);
   config.initializer_range = keys.number("initializer_range", 0.02);
-  if (config.num_attention_heads % config.num_key_value_heads != 0)
-    throw ConfigError(cat(keys.origin(), ": num_attention_heads ", config.num_attention_heads,
-                          " is not a multiple of num_key_value_heads ", config.num_key_value_heads));
+  keys.refuse_unless_multiple("num_attention_heads", config.num_attention_heads, "num_key_value_heads",
+                              config.num_key_value_heads);
   config.head_dim = head_width(keys, config, kind);
 
   config.tie_word_embeddings = keys.boolean("tie_word_embeddings", kind.tie_word_embeddings);

@@ -70,9 +70,8 @@ ModelConfig parse(const ConfigKeys& keys) {
   config.num_key_value_heads = config.num_attention_heads;
   config.max_position_embeddings = keys.size("max_position_embeddings", 512);
   config.type_vocab_size = keys.size("type_vocab_size", 2);
-  if (config.hidden_size % config.num_attention_heads != 0)
-    throw ConfigError(cat(keys.origin(), ": hidden_size ", config.hidden_size, " is not a multiple of ",
-                          "num_attention_heads ", config.num_attention_heads));
+  keys.refuse_unless_multiple("hidden_size", config.hidden_size, "num_attention_heads",
+                              config.num_attention_heads);
   config.mlp_kept_width = config.intermediate_size + config.hidden_size;
   config.head_dim = config.hidden_size / config.num_attention_heads;
   config.norm_eps = keys.number("layer_norm_eps", 1e-12);
