@@ -27,6 +27,11 @@ bool ConfigKeys::has(const std::string& key) const {
   return found != json_->end() && !found->is_null();
 }
 
+ConfigKeys ConfigKeys::inside(const std::string& key) const {
+  static const Json nothing = Json::object();
+  return {has(key) ? (*json_)[key] : nothing, origin_, cat(prefix_, key, ".")};
+}
+
 int64_t ConfigKeys::integer(const std::string& key, int64_t fallback) const {
   return integer_or_null(key, fallback).value_or(fallback);
 }

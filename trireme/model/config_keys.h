@@ -19,6 +19,8 @@ class ConfigKeys {
   const std::string& origin() const { return origin_; }
   bool has(const std::string& key) const;      // present and not null
   bool is_null(const std::string& key) const;  // present
+  // Those of the object that `key` holds; none where it is absent or null.
+  ConfigKeys inside(const std::string& key) const;
 
   // An absent key gives `fallback`; null too where `_or_null` is not in the name. A wrong type: ConfigError.
   int64_t integer(const std::string& key, int64_t fallback) const;

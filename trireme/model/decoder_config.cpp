@@ -350,7 +350,8 @@ void read_gemma4(const ConfigKeys& keys, ModelConfig& config) {
   config.logit_cap = cap_of(keys, kLogitCap, 0);
   config.raw = keys.json();
   if (!is_filled(config.raw, "rope_parameters")) config.raw["rope_parameters"] = gemma4_rope_parameters();
-  set_layer_ropes(parse_said_layer_ropes(ConfigKeys(config.raw, keys.origin()), config), config);
+  set_layer_ropes(parse_layer_ropes(ConfigKeys(config.raw, keys.origin()), config, /*each_says_all=*/true),
+                  config);
 }
 
 constexpr double kDeltaNetsTurningShare = 0.25;  // where the file is silent
@@ -437,7 +438,7 @@ ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind
     config.logit_cap = cap_of(keys, kLogitCap, 30);
   }
   if (kind.gemma == Gemma::third)
-    set_layer_ropes(parse_layer_ropes(keys, config), config);
+    set_layer_ropes(parse_layer_ropes(keys, config, /*each_says_all=*/false), config);
   else if (kind.gemma == Gemma::fourth)
     read_gemma4(keys, config);
   else

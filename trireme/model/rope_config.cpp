@@ -172,16 +172,9 @@ QueryScaling parse_query_scaling(const ConfigKeys& rope) {
   return scaling;
 }
 
-const Json& empty_object() {
-  static const Json empty = Json::object();
-  return empty;
-}
-
 ConfigKeys keys_of_types(const ConfigKeys& keys) {
-  const Json& types =
-      is_filled(keys.json(), "rope_parameters") ? keys.json()["rope_parameters"] : empty_object();
-  ConfigKeys of_types(types, keys.origin(), "rope_parameters.");
-  for (const auto& [name, value] : types.items())
+  ConfigKeys of_types = keys.inside("rope_parameters");
+  for (const auto& [name, value] : of_types.json().items())
     if (name != kFullAttention && name != kSlidingAttention)
       of_types.refuse(name, cat("expected ", kFullAttention, " and ", kSlidingAttention, ", an object each"));
   return of_types;
@@ -214,8 +207,7 @@ std::vector<std::string> rope_keys() {
 
 RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config, const RopeOfFamily& family) {
   const char* const key = rope_key(keys.json());
-  const ConfigKeys rope(is_filled(keys.json(), key) ? keys.json()[key] : empty_object(), keys.origin(),
-                        cat(key, "."));
+  const ConfigKeys rope = keys.inside(key);
   RopeConfig result =
       parse_rope(keys, rope, config,
                  {.silent_theta = family.silent_theta, .silent_turning_share = family.silent_turning_share});
@@ -229,40 +221,28 @@ RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config, 
   return result;
 }
 
-LayerRopes parse_layer_ropes(const ConfigKeys& keys, const ModelConfig& config) {
+LayerRopes parse_layer_ropes(const ConfigKeys& keys, const ModelConfig& config, bool each_says_all) {
+  if (each_says_all)
+    keys.refuse_unless_absent({"rope_scaling", "rope_theta", "rope_local_base_freq"},
+                              "transformers passes it over in this family; write rope_parameters");
   const ConfigKeys of_types = keys_of_types(keys);
-  const Json& types = of_types.json();
   const auto of_type = [&](const char* type) {
-    return ConfigKeys(is_filled(of_types.json(), type) ? types[type] : empty_object(), keys.origin(),
-                      cat("rope_parameters.", type, "."));
+    if (each_says_all && !is_filled(of_types.json(), type)) of_types.refuse(type, "expected an object");
+    ConfigKeys rope = of_types.inside(type);
+    if (each_says_all && !rope.has("rope_theta")) rope.refuse("rope_theta", "this family needs it");
+    return rope;
   };
   ConfigKeys full = of_type(kFullAttention);
   if (is_filled(keys.json(), "rope_scaling")) {
-    if (!types.empty()) keys.refuse("rope_scaling", "rope_parameters says it too; leave one of them out");
-    full = ConfigKeys(keys.json()["rope_scaling"], keys.origin(), "rope_scaling.");
+    if (!of_types.json().empty())
+      keys.refuse("rope_scaling", "rope_parameters says it too; leave one of them out");
+    full = keys.inside("rope_scaling");
     if (full.has("type") && !full.has("rope_type"))
       full.refuse("type", "transformers passes it over in this family; write rope_type");
   }
   LayerRopes ropes{
       parse_rope(keys, full, config, {"rope_theta", 1'000'000, false}),
       parse_rope(keys, of_type(kSlidingAttention), config, {"rope_local_base_freq", 10000, false})};
-  set_stretched(full, config, ropes.full);
-  return ropes;
-}
-
-LayerRopes parse_said_layer_ropes(const ConfigKeys& keys, const ModelConfig& config) {
-  keys.refuse_unless_absent({"rope_scaling", "rope_theta", "rope_local_base_freq"},
-                            "transformers passes it over in this family; write rope_parameters");
-  const ConfigKeys of_types = keys_of_types(keys);
-  const auto of_type = [&](const char* type) {
-    if (!is_filled(of_types.json(), type)) of_types.refuse(type, "expected an object");
-    ConfigKeys rope(of_types.json()[type], keys.origin(), cat("rope_parameters.", type, "."));
-    if (!rope.has("rope_theta")) rope.refuse("rope_theta", "this family needs it");
-    return rope;
-  };
-  const ConfigKeys full = of_type(kFullAttention);
-  LayerRopes ropes{parse_rope(keys, full, config, {.of_all_layers = false}),
-                   parse_rope(keys, of_type(kSlidingAttention), config, {.of_all_layers = false})};
   set_stretched(full, config, ropes.full);
   return ropes;
 }

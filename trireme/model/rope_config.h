@@ -30,16 +30,15 @@ RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config, 
 
 // The same of a model whose sliding layers have another one (Gemma 3): `rope_parameters` then has an object
 // for each type of layer. In the older form `rope_scaling` and `rope_theta` are of layers of full attention,
-// `rope_local_base_freq` of those that slide.
+// `rope_local_base_freq` of those that slide. `each_says_all`: of a model that reads `rope_parameters` alone
+// (Gemma 4).
 inline constexpr const char* kFullAttention = "full_attention";
 inline constexpr const char* kSlidingAttention = "sliding_attention";
 inline constexpr const char* kLinearAttention = "linear_attention";
 struct LayerRopes {
   RopeConfig full, sliding;
 };
-LayerRopes parse_layer_ropes(const ConfigKeys& keys, const ModelConfig& config);
-// Of a model that reads `rope_parameters` alone, where each type of layer says all (Gemma 4).
-LayerRopes parse_said_layer_ropes(const ConfigKeys& keys, const ModelConfig& config);
+LayerRopes parse_layer_ropes(const ConfigKeys& keys, const ModelConfig& config, bool each_says_all);
 // What Gemma 4 has where its file says nothing.
 const Json& gemma4_rope_parameters();
 
