@@ -118,6 +118,18 @@ TEST_F(Init, a_wrong_request_suggests_and_writes_nothing) {
   EXPECT_TRUE(fs::is_empty(folder_.path()));
 }
 
+TEST_F(Init, a_key_that_this_model_does_not_read_is_refused) {
+  for (const char* of_others : {"num_experts_per_tok=2", "layer_norm_eps=1e-5", "use_cache=true"})
+    EXPECT_THAT(refusal({"--preset", "tiny", "--set", of_others}), HasSubstr("that this model reads"))
+        << of_others;
+  // Of a window that is not in force transformers reads no width.
+  EXPECT_THAT(refusal({"--preset", "tiny-qwen3", "--set", "sliding_window=8"}),
+              HasSubstr("'sliding_window' that this model reads"));
+  init({"--preset", "tiny-qwen3", "--set", "use_sliding_window=true", "--set", "sliding_window=8", "--set",
+        "max_window_layers=1", "--set", "rope_scaling=null"});
+  EXPECT_EQ(read_model_config(folder_ / "model").layer_window, (std::vector<int64_t>{0, 8}));
+}
+
 TEST_F(Init, a_folder_that_is_not_empty_is_left_alone_unless_asked) {
   init({"--preset", "tiny"});
   std::ofstream(folder_ / "model" / "notes.txt") << "mine";

@@ -166,7 +166,6 @@ const ModelFamily& toy_family() {
   using namespace toy;
   static const ModelFamily family{
       .model_types = {"toy"},
-      .config_keys = {"vocab_size"},
       .norm_eps_key = "layer_norm_epsilon",
       .parse = parse,
       .layout = layout,

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <iostream>
+#include <set>
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
@@ -39,7 +40,13 @@ int run_init(const std::vector<std::string>& arguments) {
   Json json = preset.config;
   for (const std::filesystem::path& assignment : options.overrides)
     apply_config_override(json, assignment.string());
-  const ModelConfig config = with_rope(parse_model_config(json, cat("preset ", preset.name)), options.rope);
+  std::set<std::string> read;
+  const ModelConfig plain = parse_model_config(json, cat("preset ", preset.name), model_families(), &read);
+  // What a preset says, Trireme itself need not read.
+  for (const auto& [key, value] : preset.config.items()) read.insert(key);
+  for (const std::filesystem::path& assignment : options.overrides)
+    refuse_unread_override(assignment.string(), read);
+  const ModelConfig config = with_rope(plain, options.rope);
   const ModelLayout layout = make_model_layout(config);
   if (preset.byte_level_tokenizer && config.vocab_size < byte_level_vocabulary_size)
     throw ConfigError(cat("--set vocab_size=", config.vocab_size, ": the byte-level tokenizer of preset ",

@@ -5,11 +5,9 @@
 #include <string_view>
 #include <utility>
 
-#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
 #include "trireme/base/joined.h"
 #include "trireme/base/nearest_name.h"
-#include "trireme/model/model_family.h"
 #include "trireme/tokenizer/utf8.h"
 
 namespace trireme {
@@ -289,13 +287,6 @@ Json config_of_preset(std::string_view name) {
   return config;
 }
 
-std::vector<std::string> known_keys() {
-  std::vector<std::string> keys;
-  for (const ModelFamily* family : model_families())
-    keys.insert(keys.end(), family->config_keys.begin(), family->config_keys.end());
-  return keys;
-}
-
 }  // namespace
 
 const std::vector<ModelPreset>& model_presets() {
@@ -327,11 +318,6 @@ void apply_config_override(Json& config, const std::string& assignment) {
         cat("--set is '", quotation(assignment), "'; expected key=value, such as num_hidden_layers=4"));
   const std::string path = assignment.substr(0, equals);
   const std::string text = assignment.substr(equals + 1);
-  const std::string key = path.substr(0, path.find('.'));
-  const std::vector<std::string> keys = known_keys();
-  if (!contains(keys, key))
-    throw ConfigError(cat("--set ", quotation(assignment), ": config.json has no key '", quotation(key),
-                          "' that these models read", did_you_mean(key, keys)));
   if (!is_valid_utf8(assignment)) throw ConfigError(cat("--set ", quotation(assignment), ": is not UTF-8"));
   Json value;
   try {
@@ -351,6 +337,13 @@ void apply_config_override(Json& config, const std::string& assignment) {
     begin = dot + 1;
   }
   *field = std::move(value);
+}
+
+void refuse_unread_override(const std::string& assignment, const std::set<std::string>& read) {
+  const std::string key = assignment.substr(0, assignment.find_first_of(".="));
+  if (!read.contains(key))
+    throw ConfigError(cat("--set ", quotation(assignment), ": config.json has no key '", quotation(key),
+                          "' that this model reads", did_you_mean(key, {read.begin(), read.end()})));
 }
 
 }  // namespace trireme

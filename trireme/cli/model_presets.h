@@ -1,6 +1,7 @@
 // The models that `trireme init` can draw: named config.json files in Hugging Face's form.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,9 @@ const ModelPreset& find_model_preset(const std::string& name, const char* flag =
                                      const char* expected = "one of ");
 
 // Applies `key=value`. The value is JSON, or text if it is no JSON. A dot leads into an object, as in
-// rope_scaling.factor=8. ConfigError: no '=', or a key that no config.json of these families has.
+// rope_scaling.factor=8. ConfigError: no '=', or a dot behind what is no object.
 void apply_config_override(Json& config, const std::string& assignment);
+// ConfigError: its key is none of `read`.
+void refuse_unread_override(const std::string& assignment, const std::set<std::string>& read);
 
 }  // namespace trireme

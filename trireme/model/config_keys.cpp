@@ -15,16 +15,36 @@ bool beyond_63_bits(const Json& number) {
 
 }  // namespace
 
-ConfigKeys::ConfigKeys(const Json& json, const std::string& origin, const std::string& prefix)
-    : json_(&json), origin_(origin), prefix_(prefix) {
+bool is_filled(const Json& config, const std::string& key) {
+  const auto found = config.find(key);
+  return found != config.end() && !found->is_null() && !(found->is_object() && found->empty());
+}
+
+ConfigKeys::ConfigKeys(const Json& json, const std::string& origin, const std::string& prefix,
+                       std::set<std::string>* asked)
+    : json_(&json), origin_(origin), prefix_(prefix), asked_(asked) {
   if (!json.is_object())
     throw ConfigError(cat(origin, ": ", prefix.empty() ? "the file" : prefix.substr(0, prefix.size() - 1),
                           " holds ", json.type_name(), ", expected a JSON object"));
 }
 
-bool ConfigKeys::has(const std::string& key) const {
+const Json* ConfigKeys::find(const std::string& key) const {
+  if (asked_ != nullptr) asked_->insert(key);
   const auto found = json_->find(key);
-  return found != json_->end() && !found->is_null();
+  return found == json_->end() ? nullptr : &*found;
+}
+
+bool ConfigKeys::contains(const std::string& key) const {
+  return find(key) != nullptr;
+}
+
+bool ConfigKeys::has(const std::string& key) const {
+  const Json* found = find(key);
+  return found != nullptr && !found->is_null();
+}
+
+bool ConfigKeys::is_filled(const std::string& key) const {
+  return has(key) && trireme::is_filled(*json_, key);
 }
 
 ConfigKeys ConfigKeys::inside(const std::string& key) const {
@@ -38,8 +58,8 @@ int64_t ConfigKeys::integer(const std::string& key, int64_t fallback) const {
 
 std::optional<int64_t> ConfigKeys::integer_or_null(const std::string& key,
                                                    std::optional<int64_t> fallback) const {
-  const auto found = json_->find(key);
-  if (found == json_->end()) return fallback;
+  const Json* found = find(key);
+  if (found == nullptr) return fallback;
   if (found->is_null()) return std::nullopt;
   if (!found->is_number_integer()) wrong_type(key, "a whole number");
   if (beyond_63_bits(*found)) wrong_type(key, "a whole number of 63 bits");
@@ -79,7 +99,7 @@ std::string ConfigKeys::first_text(const std::string& key) const {
 }
 
 bool ConfigKeys::is_null(const std::string& key) const {
-  return json_->contains(key) && !has(key);
+  return contains(key) && !has(key);
 }
 
 bool ConfigKeys::boolean(const std::string& key, bool fallback) const {

@@ -4,21 +4,28 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "trireme/base/json.h"
 
 namespace trireme {
 
+bool is_filled(const Json& config, const std::string& key);  // neither absent, null, nor an empty object
+
 class ConfigKeys {
  public:
   // `prefix` is the path inside the file, such as "rope_scaling.". ConfigError when `json` is not an object.
-  ConfigKeys(const Json& json, const std::string& origin, const std::string& prefix = "");
+  // Keys that are asked for are added to `asked`, where it is given.
+  ConfigKeys(const Json& json, const std::string& origin, const std::string& prefix = "",
+             std::set<std::string>* asked = nullptr);
 
   const Json& json() const { return *json_; }
   const std::string& origin() const { return origin_; }
+  bool contains(const std::string& key) const;
   bool has(const std::string& key) const;      // present and not null
   bool is_null(const std::string& key) const;  // present
+  bool is_filled(const std::string& key) const;
   // Those of the object that `key` holds; none where it is absent or null.
   ConfigKeys inside(const std::string& key) const;
 
@@ -46,11 +53,13 @@ class ConfigKeys {
   void refuse_unless_multiple(const char* key, int64_t value, const char* divisor_key, int64_t divisor) const;
 
  private:
+  const Json* find(const std::string& key) const;  // null: it is absent
   [[noreturn]] void wrong_type(const std::string& key, const char* expected) const;
 
   const Json* json_;
   std::string origin_;
   std::string prefix_;
+  std::set<std::string>* asked_;
 };
 
 }  // namespace trireme

@@ -105,8 +105,7 @@ void refuse_unbuilt_experts(const ConfigKeys& keys, const ExpertKind& kind) {
     keys.refuse("router_jitter_noise", "noise before the router is not built; set it to 0");
   if (keys.integer("decoder_sparse_step", 1) != 1)
     keys.refuse("decoder_sparse_step", "every layer must have experts: only 1 is supported");
-  const Json only = keys.json().value("mlp_only_layers", Json());
-  if (!only.is_null() && !(only.is_array() && only.empty()))
+  if (keys.has("mlp_only_layers") && keys.json()["mlp_only_layers"] != Json::array())
     keys.refuse("mlp_only_layers", "every layer must have experts: only an empty list is supported");
 }
 
@@ -241,7 +240,7 @@ void read_post_norms(const ConfigKeys& keys, ModelConfig& config) {
 // null: none. Of more than kMostCap nothing is capped, and 16 bits lose digits.
 constexpr double kMostCap = 1e4;
 double cap_of(const ConfigKeys& keys, const char* key, double where_silent) {
-  if (keys.json().contains(key) && !keys.has(key)) return 0;
+  if (keys.is_null(key)) return 0;
   const double cap = keys.number(key, where_silent);
   if (!(cap >= 0 && cap <= kMostCap) || (cap == 0 && keys.has(key)))
     keys.refuse(key, "expected more than 0, at most 10,000, or null");
@@ -325,7 +324,7 @@ void read_key_sharing(const ConfigKeys& keys, ModelConfig& config) {
 void read_gemma4(const ConfigKeys& keys, ModelConfig& config) {
   for (const char* key : {"hidden_size_per_layer_input", "vocab_size_per_layer_input", "num_kv_shared_layers",
                           "use_double_wide_mlp", "enable_moe_block", "attention_k_eq_v"})
-    if (keys.json().contains(key) && !keys.has(key))
+    if (keys.is_null(key))
       keys.refuse(key,
                   "null says nothing here, and transformers refuses it; leave the key out, or give a value");
   config.experts_beside_mlp = config.num_experts > 0;
@@ -336,7 +335,7 @@ void read_gemma4(const ConfigKeys& keys, ModelConfig& config) {
   config.layer_window.back() = 0;  // transformers forces it
   read_layer_inputs(keys, config);
   read_key_sharing(keys, config);
-  const bool by_layer = keys.json().contains("per_layer_config");
+  const bool by_layer = keys.contains("per_layer_config");
   AttentionHeads full = config.heads();
   full.keys_are_values = keys.boolean("attention_k_eq_v", false);
   full = by_layer ? full_heads_by_layer(keys, config, full) : full_heads(keys, full);
@@ -349,7 +348,7 @@ void read_gemma4(const ConfigKeys& keys, ModelConfig& config) {
   config.full_heads = full;
   config.logit_cap = cap_of(keys, kLogitCap, 0);
   config.raw = keys.json();
-  if (!is_filled(config.raw, "rope_parameters")) config.raw["rope_parameters"] = gemma4_rope_parameters();
+  if (!keys.is_filled("rope_parameters")) config.raw["rope_parameters"] = gemma4_rope_parameters();
   set_layer_ropes(parse_layer_ropes(ConfigKeys(config.raw, keys.origin()), config, /*each_says_all=*/true),
                   config);
 }
@@ -410,7 +409,7 @@ ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind
     config.intermediate_size = keys.size("intermediate_size", kind.intermediate_size);
   config.num_attention_heads = keys.size("num_attention_heads", kind.num_attention_heads);
   // null: as many as query heads.
-  const bool groups = kind.key_value_heads != 0 && !keys.json().contains("num_key_value_heads");
+  const bool groups = kind.key_value_heads != 0 && !keys.contains("num_key_value_heads");
   config.num_key_value_heads =
       keys.size("num_key_value_heads", groups ? kind.key_value_heads : config.num_attention_heads);
   config.max_position_embeddings = keys.size("max_position_embeddings", kind.max_position_embeddings);

@@ -92,8 +92,9 @@ AttentionPairs ModelConfig::attention_pairs(int64_t tokens, const SparseBlocks& 
   return AttentionPairs(attention_squares(common, tokens), attention_squares(full, tokens)) * share;
 }
 
-ModelConfig parse_model_config(const Json& json, const std::string& origin, const ModelFamilies& families) {
-  const ConfigKeys keys(json, origin);
+ModelConfig parse_model_config(const Json& json, const std::string& origin, const ModelFamilies& families,
+                               std::set<std::string>* asked) {
+  const ConfigKeys keys(json, origin, "", asked);
   const ModelFamily& family = family_of(keys, families);
   keys.refuse_unless_absent({"quantization_config", "compression_config"},
                             "quantized weights cannot be trained; use the unquantized model");

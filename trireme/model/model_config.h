@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -173,9 +174,10 @@ struct ModelConfig {
   AttentionPairs attention_pairs(int64_t tokens, const SparseBlocks& sparse = {}) const;
 };
 
-// `origin` is named in errors; `families` are those that may be meant.
+// `origin` is named in errors; `families` are those that may be meant; `asked` as in ConfigKeys.
 ModelConfig parse_model_config(const Json& json, const std::string& origin,
-                               const ModelFamilies& families = model_families());
+                               const ModelFamilies& families = model_families(),
+                               std::set<std::string>* asked = nullptr);
 // DIR/config.json; of a model that reads images too, its language model (language_model.h).
 ModelConfig read_model_config(const std::filesystem::path& model_dir,
                               const ModelFamilies& families = model_families());

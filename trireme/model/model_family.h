@@ -31,8 +31,6 @@ struct ModelFamily {
   std::vector<std::string> model_types;  // of config.json
   // Close to these and not built: the type, and what the user can do.
   std::map<std::string, std::string> refused_types = {};
-  // All that the family's configuration class in transformers reads; `trireme init --set` takes no other.
-  std::vector<std::string> config_keys;
   std::string norm_eps_key;  // config.json's name of ModelConfig::norm_eps
   // ConfigError: what the file asks for and the family does not do.
   ModelConfig (*parse)(const ConfigKeys& keys) = nullptr;

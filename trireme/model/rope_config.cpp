@@ -189,11 +189,6 @@ void set_stretched(const ConfigKeys& rope, const ModelConfig& config, RopeConfig
 
 }  // namespace
 
-bool is_filled(const Json& config, const char* key) {
-  const auto found = config.find(key);
-  return found != config.end() && !found->is_null() && !(found->is_object() && found->empty());
-}
-
 const char* rope_key(const Json& config) {
   return is_filled(config, "rope_scaling") ? "rope_scaling" : "rope_parameters";
 }
@@ -206,7 +201,7 @@ std::vector<std::string> rope_keys() {
 }
 
 RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config, const RopeOfFamily& family) {
-  const char* const key = rope_key(keys.json());
+  const char* const key = keys.is_filled("rope_scaling") ? "rope_scaling" : "rope_parameters";
   const ConfigKeys rope = keys.inside(key);
   RopeConfig result =
       parse_rope(keys, rope, config,
@@ -227,13 +222,13 @@ LayerRopes parse_layer_ropes(const ConfigKeys& keys, const ModelConfig& config, 
                               "transformers passes it over in this family; write rope_parameters");
   const ConfigKeys of_types = keys_of_types(keys);
   const auto of_type = [&](const char* type) {
-    if (each_says_all && !is_filled(of_types.json(), type)) of_types.refuse(type, "expected an object");
+    if (each_says_all && !of_types.is_filled(type)) of_types.refuse(type, "expected an object");
     ConfigKeys rope = of_types.inside(type);
     if (each_says_all && !rope.has("rope_theta")) rope.refuse("rope_theta", "this family needs it");
     return rope;
   };
   ConfigKeys full = of_type(kFullAttention);
-  if (is_filled(keys.json(), "rope_scaling")) {
+  if (keys.is_filled("rope_scaling")) {
     if (!of_types.json().empty())
       keys.refuse("rope_scaling", "rope_parameters says it too; leave one of them out");
     full = keys.inside("rope_scaling");

@@ -11,7 +11,6 @@ inline constexpr const char* kOriginalPositions = "original_max_position_embeddi
 inline constexpr const char* kQueryScalingBeta = "llama_4_scaling_beta";
 inline constexpr const char* kTurningShare = "partial_rotary_factor";
 
-bool is_filled(const Json& config, const char* key);  // neither absent, null, nor an empty object
 // The key of the rope dictionary that is read: the older one where it is filled.
 const char* rope_key(const Json& config);
 

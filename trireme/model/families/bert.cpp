@@ -355,10 +355,6 @@ const ModelFamily& bert_family() {
   using namespace bert;
   static const ModelFamily family{
       .model_types = {"bert"},
-      .config_keys = {"attention_probs_dropout_prob", "bos_token_id", "eos_token_id", "hidden_act",
-                      "hidden_dropout_prob", "hidden_size", "initializer_range", "intermediate_size",
-                      "layer_norm_eps", "max_position_embeddings", "num_attention_heads", "num_hidden_layers",
-                      "pad_token_id", "tie_word_embeddings", "type_vocab_size", "use_cache", "vocab_size"},
       .norm_eps_key = "layer_norm_eps",
       .parse = parse,
       .layout = layout,
