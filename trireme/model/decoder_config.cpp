@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
-#include <set>
 
 #include "trireme/base/error.h"
-#include "trireme/base/parse_whole.h"
+#include "trireme/model/expert_config.h"
+#include "trireme/model/gemma4_config.h"
 #include "trireme/model/rope_config.h"
 
 namespace trireme {
@@ -16,7 +16,6 @@ using AttentionBias = DecoderKind::AttentionBias;
 using Gemma = DecoderKind::Gemma;
 using Windows = DecoderKind::Windows;
 
-constexpr int64_t kWidestHead = 65536;
 constexpr const char* kLogitCap = "final_logit_softcapping";
 
 void check_activation(const ConfigKeys& keys, const DecoderKind& kind) {
@@ -86,65 +85,6 @@ void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
     if (!first.ends_with("ForCausalLM") && !first.ends_with("Model"))
       keys.refuse("architectures", "expected a causal language model such as [\"LlamaForCausalLM\"]");
   }
-}
-
-// What a mixture of experts may ask for that is not built.
-void refuse_unbuilt_experts(const ConfigKeys& keys, const ExpertKind& kind) {
-  keys.refuse_unless_absent(
-      {"n_shared_experts", "num_shared_experts", "first_k_dense_replace", "n_group", "topk_group",
-       "routed_scaling_factor", "scoring_func"},
-      "several experts that every token shares, groups of experts and other routers are "
-      "not supported");
-  if (kind.shared_width == 0)
-    keys.refuse_unless_none({kSharedWidthKey}, "this family has no expert that every token shares");
-  if (keys.boolean("output_router_logits", false))
-    keys.refuse("output_router_logits",
-                "transformers would add a loss that balances the load of the experts, which is not built; "
-                "set it to false, as published models have it");
-  if (keys.number("router_jitter_noise", 0) != 0)
-    keys.refuse("router_jitter_noise", "noise before the router is not built; set it to 0");
-  if (keys.integer("decoder_sparse_step", 1) != 1)
-    keys.refuse("decoder_sparse_step", "every layer must have experts: only 1 is supported");
-  if (keys.has("mlp_only_layers") && keys.json()["mlp_only_layers"] != Json::array())
-    keys.refuse("mlp_only_layers", "every layer must have experts: only an empty list is supported");
-}
-
-int64_t number_of_experts(const ConfigKeys& keys, const ExpertKind& kind, int64_t layers) {
-  constexpr int64_t kMost_of_all_layers = 1 << 18;  // each has three names; 16 times as many as DeepSeek's
-  const int64_t most = kMost_of_all_layers / layers;
-  if (!kind.counts_local)
-    keys.refuse_unless_absent({"num_local_experts"}, "transformers reads num_experts alone in this family");
-  if (!keys.has("num_local_experts")) return keys.size("num_experts", kind.experts, most);
-  const int64_t experts = keys.size("num_local_experts", kind.experts, most);
-  if (keys.has("num_experts") && keys.size("num_experts", experts) != experts)
-    keys.refuse("num_experts", cat("num_local_experts is ", experts, "; leave one of them out"));
-  return experts;
-}
-
-bool weights_sum_to_one(const ConfigKeys& keys, ExpertKind::SumToOne rule) {
-  const char* const kKey = "norm_topk_prob";
-  if (rule != ExpertKind::SumToOne::always)
-    return keys.boolean(kKey, rule == ExpertKind::SumToOne::unless_denied);
-  if (!keys.boolean(kKey, true)) keys.refuse(kKey, "this family's weights sum to one in transformers");
-  return true;
-}
-
-void read_experts(const ConfigKeys& keys, const DecoderKind& kind, ModelConfig& config) {
-  const ExpertKind& experts = *kind.experts;
-  if (kind.gemma == Gemma::fourth)
-    for (const char* key : {"num_experts", experts.per_token_key, experts.width_key})
-      if (!keys.has(key))
-        keys.refuse(key, "enable_moe_block asks for experts, of which it says how many, or how wide");
-  refuse_unbuilt_experts(keys, experts);
-  config.num_experts = number_of_experts(keys, experts, config.num_hidden_layers);
-  config.experts_per_token = keys.size(experts.per_token_key, experts.experts_per_token);
-  if (config.experts_per_token > config.num_experts)
-    keys.refuse(experts.per_token_key, cat("there are ", config.num_experts, " experts"));
-  config.intermediate_size = keys.size(experts.width_key, kind.intermediate_size);
-  config.expert_kind = kind.experts;
-  config.expert_weights_sum_to_one = weights_sum_to_one(keys, experts.sum_to_one);
-  if (experts.shared_width > 0)
-    config.shared_intermediate_size = keys.size(experts.shared_width_key, experts.shared_width);
 }
 
 const Json& types_of_layers(const ConfigKeys& keys, int64_t layers) {
@@ -225,11 +165,6 @@ void set_gemma(ModelConfig& config) {
   config.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
 }
 
-void set_layer_ropes(const LayerRopes& ropes, ModelConfig& config) {
-  config.rope = ropes.full;
-  config.window_rope = ropes.sliding;
-}
-
 // Of Gemma 2 and 3.
 void read_post_norms(const ConfigKeys& keys, ModelConfig& config) {
   config.post_norms = true;
@@ -245,112 +180,6 @@ double cap_of(const ConfigKeys& keys, const char* key, double where_silent) {
   if (!(cap >= 0 && cap <= kMostCap) || (cap == 0 && keys.has(key)))
     keys.refuse(key, "expected more than 0, at most 10,000, or null");
   return cap;
-}
-
-// Of layers with full attention, as published files say it. `heads`: as far as they are those of the others.
-AttentionHeads full_heads(const ConfigKeys& keys, AttentionHeads heads) {
-  heads.width = keys.size("global_head_dim", 512, kWidestHead);
-  if (heads.keys_are_values && keys.has("num_global_key_value_heads"))
-    heads.key_value = keys.size("num_global_key_value_heads", 1);
-  return heads;
-}
-
-// transformers writes them with as many digits as the last layer has: "05".
-std::optional<size_t> layer_number(const std::string& text, int64_t layers) {
-  const auto layer = parse_whole<size_t>(text);
-  return layer && *layer < static_cast<size_t>(layers) ? layer : std::nullopt;
-}
-
-// As transformers 5 writes it again: what differs from the other layers, by the layer's number.
-AttentionHeads full_heads_by_layer(const ConfigKeys& keys, const ModelConfig& config, AttentionHeads heads) {
-  const Json& by_layer = keys.json()["per_layer_config"];
-  if (by_layer.is_null() || (by_layer.is_object() && by_layer.empty())) return heads;  // no layer differs
-  const char* const kExpected =
-      "expected head_dim and num_key_value_heads, alike for each layer of full attention and for no other";
-  if (!by_layer.is_object()) keys.refuse("per_layer_config", kExpected);
-  std::set<size_t> seen;
-  for (const auto& [number, of_layer] : by_layer.items()) {
-    const ConfigKeys layer_keys(of_layer, keys.origin(), cat("per_layer_config.", number, "."));
-    for (const auto& [key, value] : of_layer.items())
-      if (key != "head_dim" && key != "num_key_value_heads") layer_keys.refuse(key, kExpected);
-    AttentionHeads of_this = heads;
-    of_this.width = layer_keys.size("head_dim", config.head_dim, kWidestHead);
-    of_this.key_value = layer_keys.size("num_key_value_heads", config.num_key_value_heads);
-    const std::optional<size_t> layer = layer_number(number, config.num_hidden_layers);
-    if (!layer || config.layer_window[*layer] != 0 || (!seen.empty() && of_this != heads) ||
-        !seen.insert(*layer).second)
-      keys.refuse("per_layer_config", kExpected);
-    heads = of_this;
-  }
-  if (std::ssize(seen) != std::ranges::count(config.layer_window, 0))
-    keys.refuse("per_layer_config", kExpected);
-  return heads;
-}
-
-// What each layer is told of its token beside x.
-void read_layer_inputs(const ConfigKeys& keys, ModelConfig& config) {
-  constexpr int64_t kSilent = 256;  // as E2B has it: transformers' own value
-  constexpr int64_t kWidest = 65536;
-  const char* const kKey = "hidden_size_per_layer_input";
-  config.layer_input_width = keys.integer(kKey, kSilent);
-  if (config.layer_input_width == 0) return;
-  config.layer_input_width = keys.size(kKey, kSilent, kWidest);
-  config.layer_input_vocab = keys.size("vocab_size_per_layer_input", 262144);
-  if (config.layer_input_vocab < config.vocab_size)
-    keys.refuse("vocab_size_per_layer_input", cat("expected at least vocab_size ", config.vocab_size,
-                                                  ": each token reads a row of that table"));
-}
-
-// Which layers take keys and values of an earlier one.
-void read_key_sharing(const ConfigKeys& keys, ModelConfig& config) {
-  const char* const kKey = "num_kv_shared_layers";
-  config.key_sharing_layers = keys.integer(kKey, 0);
-  if (config.key_sharing_layers < 0 || config.key_sharing_layers >= config.num_hidden_layers)
-    keys.refuse(kKey, cat("expected 0 to ", config.num_hidden_layers - 1,
-                          ", so that a layer is left whose keys they take"));
-  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
-    if (const bool slides = config.layer_window[static_cast<size_t>(layer)] > 0;
-        config.shares_keys(layer) && config.layer_of_keys(layer) < 0)
-      keys.refuse(kKey, cat("layer ", layer, slides ? " slides" : " has full attention",
-                            ", and no layer like it is left whose keys it would take"));
-  const bool wide = keys.boolean("use_double_wide_mlp", false);
-  if (config.key_sharing_layers > 0 && wide && config.num_experts > 0)
-    keys.refuse(
-        "use_double_wide_mlp",
-        "wide MLPs beside experts are not built here; trireme.parallelize takes them (docs/huggingface.md)");
-  config.sharing_intermediate_size = config.intermediate_size * (wide ? 2 : 1);
-}
-
-void read_gemma4(const ConfigKeys& keys, ModelConfig& config) {
-  for (const char* key : {"hidden_size_per_layer_input", "vocab_size_per_layer_input", "num_kv_shared_layers",
-                          "use_double_wide_mlp", "enable_moe_block", "attention_k_eq_v"})
-    if (keys.is_null(key))
-      keys.refuse(key,
-                  "null says nothing here, and transformers refuses it; leave the key out, or give a value");
-  config.experts_beside_mlp = config.num_experts > 0;
-  config.post_norms = true;
-  config.v_norm = true;
-  config.layers_have_scales = true;
-  config.query_pre_attn_scalar = 1;
-  config.layer_window.back() = 0;  // transformers forces it
-  read_layer_inputs(keys, config);
-  read_key_sharing(keys, config);
-  const bool by_layer = keys.contains("per_layer_config");
-  AttentionHeads full = config.heads();
-  full.keys_are_values = keys.boolean("attention_k_eq_v", false);
-  full = by_layer ? full_heads_by_layer(keys, config, full) : full_heads(keys, full);
-  if (full.width % 2 != 0)
-    keys.refuse(by_layer ? "per_layer_config" : "global_head_dim", "rotary embeddings need an even width");
-  if (full.query % full.key_value != 0)
-    keys.refuse(by_layer ? "per_layer_config" : "num_global_key_value_heads",
-                cat("num_attention_heads ", full.query, " is not a multiple of ", full.key_value,
-                    " key/value heads"));
-  config.full_heads = full;
-  config.logit_cap = cap_of(keys, kLogitCap, 0);
-  config.raw = keys.json();
-  if (!keys.is_filled("rope_parameters")) config.raw["rope_parameters"] = gemma4_rope_parameters();
-  set_layer_ropes(parse_layer_ropes(ConfigKeys(config.raw, keys.origin()), config, /*each_says_all=*/true),
-                  config);
 }
 
 constexpr double kDeltaNetsTurningShare = 0.25;  // where the file is silent
@@ -432,12 +261,11 @@ ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind
   config.norms_add_one = kind.norms_add_one;
   if (kind.gemma != Gemma::none) set_gemma(config);
   if (kind.gemma == Gemma::second || kind.gemma == Gemma::third) read_post_norms(keys, config);
-  if (kind.gemma == Gemma::second) {
-    config.score_cap = cap_of(keys, "attn_logit_softcapping", 50);
-    config.logit_cap = cap_of(keys, kLogitCap, 30);
-  }
+  if (kind.gemma == Gemma::second) config.score_cap = cap_of(keys, "attn_logit_softcapping", 50);
+  if (kind.gemma == Gemma::second || kind.gemma == Gemma::fourth)
+    config.logit_cap = cap_of(keys, kLogitCap, kind.gemma == Gemma::second ? 30 : 0);
   if (kind.gemma == Gemma::third)
-    set_layer_ropes(parse_layer_ropes(keys, config, /*each_says_all=*/false), config);
+    read_layer_ropes(keys, /*each_says_all=*/false, config);
   else if (kind.gemma == Gemma::fourth)
     read_gemma4(keys, config);
   else

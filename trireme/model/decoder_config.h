@@ -8,6 +8,7 @@
 namespace trireme {
 
 inline constexpr const char* kSharedWidthKey = "shared_expert_intermediate_size";
+inline constexpr int64_t kWidestHead = 65536;
 
 // Of a mixture of experts.
 struct ExpertKind {

@@ -216,7 +216,7 @@ RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config, 
   return result;
 }
 
-LayerRopes parse_layer_ropes(const ConfigKeys& keys, const ModelConfig& config, bool each_says_all) {
+void read_layer_ropes(const ConfigKeys& keys, bool each_says_all, ModelConfig& config) {
   if (each_says_all)
     keys.refuse_unless_absent({"rope_scaling", "rope_theta", "rope_local_base_freq"},
                               "transformers passes it over in this family; write rope_parameters");
@@ -235,11 +235,10 @@ LayerRopes parse_layer_ropes(const ConfigKeys& keys, const ModelConfig& config, 
     if (full.has("type") && !full.has("rope_type"))
       full.refuse("type", "transformers passes it over in this family; write rope_type");
   }
-  LayerRopes ropes{
-      parse_rope(keys, full, config, {"rope_theta", 1'000'000, false}),
-      parse_rope(keys, of_type(kSlidingAttention), config, {"rope_local_base_freq", 10000, false})};
-  set_stretched(full, config, ropes.full);
-  return ropes;
+  config.rope = parse_rope(keys, full, config, {"rope_theta", 1'000'000, false});
+  config.window_rope =
+      parse_rope(keys, of_type(kSlidingAttention), config, {"rope_local_base_freq", 10000, false});
+  set_stretched(full, config, config.rope);
 }
 
 const Json& gemma4_rope_parameters() {

@@ -10,6 +10,10 @@ namespace trireme {
 inline constexpr const char* kOriginalPositions = "original_max_position_embeddings";
 inline constexpr const char* kQueryScalingBeta = "llama_4_scaling_beta";
 inline constexpr const char* kTurningShare = "partial_rotary_factor";
+// Types of layers.
+inline constexpr const char* kFullAttention = "full_attention";
+inline constexpr const char* kSlidingAttention = "sliding_attention";
+inline constexpr const char* kLinearAttention = "linear_attention";
 
 // The key of the rope dictionary that is read: the older one where it is filled.
 const char* rope_key(const Json& config);
@@ -31,13 +35,7 @@ RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config, 
 // for each type of layer. In the older form `rope_scaling` and `rope_theta` are of layers of full attention,
 // `rope_local_base_freq` of those that slide. `each_says_all`: of a model that reads `rope_parameters` alone
 // (Gemma 4).
-inline constexpr const char* kFullAttention = "full_attention";
-inline constexpr const char* kSlidingAttention = "sliding_attention";
-inline constexpr const char* kLinearAttention = "linear_attention";
-struct LayerRopes {
-  RopeConfig full, sliding;
-};
-LayerRopes parse_layer_ropes(const ConfigKeys& keys, const ModelConfig& config, bool each_says_all);
+void read_layer_ropes(const ConfigKeys& keys, bool each_says_all, ModelConfig& config);
 // What Gemma 4 has where its file says nothing.
 const Json& gemma4_rope_parameters();
 

@@ -9,7 +9,7 @@
 // was kept), never down: with dact of rows that were weighted already, w dL/dw of a row is the product of act and
 // dact.
 //
-// No loss balances the load of the experts (model/decoder_config.cpp refuses models that ask for it).
+// No loss balances the load of the experts (model/expert_config.cpp refuses models that ask for it).
 #pragma once
 
 #include <ATen/ATen.h>
