@@ -10,9 +10,8 @@ namespace trireme {
 namespace {
 
 RopeKind parse_kind(const ConfigKeys& rope) {
-  const std::string type = rope.text("rope_type", rope.text("type", "default"));
-  for (const auto& [kind, name] : enum_names(RopeKind{}))
-    if (type == name) return kind;
+  const auto kind = value_named<RopeKind>(rope.text("rope_type", rope.text("type", "default")));
+  if (kind) return *kind;
   rope.refuse(rope.has("rope_type") ? "rope_type" : "type",
               "only default, linear, dynamic, yarn, llama3 and proportional are supported");
 }

@@ -34,8 +34,8 @@ Json parse_short_form(const std::string& text) {
 
 RopeKind kind_of(const Json& rope, const std::string& text) {
   const Json type = rope.value("rope_type", Json());
-  for (const auto& [kind, name] : enum_names(RopeKind{}))
-    if (type == name) return kind;
+  const auto kind = value_named<RopeKind>(type.is_string() ? type.get<std::string>() : "");
+  if (kind) return *kind;
   throw ConfigError(cat("--rope_scaling is '", quotation(text), "'; expected ", kForms));
 }
 
