@@ -368,22 +368,4 @@ std::string nearest_deepspeed_key(const std::string& path) {
   return nearest ? prefix + *nearest : moved.empty() ? "" : *moved.begin();
 }
 
-std::string name_of(DeepSpeedType type) {
-  switch (type) {
-    case DeepSpeedType::boolean:
-      return "true or false";
-    case DeepSpeedType::whole:
-      return "a whole number";
-    case DeepSpeedType::number:
-      return "a number";
-    case DeepSpeedType::text:
-      return "text";
-    case DeepSpeedType::two_numbers:
-      return "a list of two numbers";
-    case DeepSpeedType::anything:
-      break;
-  }
-  return "anything";
-}
-
 }  // namespace trireme

@@ -7,11 +7,21 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/enum_names.h"
 #include "trireme/base/json.h"
 
 namespace trireme {
 
 enum class DeepSpeedType { boolean, whole, number, text, two_numbers, anything };
+constexpr auto enum_names(DeepSpeedType) {
+  using enum DeepSpeedType;
+  return std::to_array<EnumName<DeepSpeedType>>({{boolean, "true or false"},
+                                                 {whole, "a whole number"},
+                                                 {number, "a number"},
+                                                 {text, "text"},
+                                                 {two_numbers, "a list of two numbers"},
+                                                 {anything, "anything"}});
+}
 enum class DeepSpeedUse { option, together, nothing, refused };
 
 struct DeepSpeedKey {
@@ -36,7 +46,5 @@ const DeepSpeedKey* find_deepspeed_key(const std::string& path);
 bool is_deepspeed_block(const std::string& path);
 // The known key that a path was probably meant to be; empty: none.
 std::string nearest_deepspeed_key(const std::string& path);
-// "true or false", ...
-std::string name_of(DeepSpeedType type);
 
 }  // namespace trireme
