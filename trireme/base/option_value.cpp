@@ -1,13 +1,12 @@
 #include "trireme/base/option_value.h"
 
-#include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <cstdlib>
 
 #include "trireme/base/contains.h"
 #include "trireme/base/error.h"
 #include "trireme/base/joined.h"
+#include "trireme/base/lower_case.h"
 #include "trireme/base/nearest_name.h"
 #include "trireme/base/sizes.h"
 
@@ -45,8 +44,8 @@ std::vector<std::string> words_of_value(const Option& option, const Json& value,
 
 }  // namespace
 
-std::optional<bool> parse_boolean(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+std::optional<bool> parse_boolean(const std::string& written) {
+  const std::string text = lower_case(written);
   for (const char* yes : {"true", "yes", "1", "on", "y", "t"})
     if (text == yes) return true;
   for (const char* no : {"false", "no", "0", "off", "n", "f"})

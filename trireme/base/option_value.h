@@ -19,7 +19,7 @@ Json parse_option_value(const Option& option, const Json& value, std::string_vie
 // A finite number. Throws ConfigError that quotes `what` and `text`.
 double parse_real(const std::string& text, const std::string& what);
 // "True", "no", "1", ...; nullopt: another word.
-std::optional<bool> parse_boolean(std::string text);
+std::optional<bool> parse_boolean(const std::string& written);
 // "COUNT", "fp32|bf16", ...: what an option takes; empty: true or false.
 std::string value_text(const Option& option);
 

@@ -1,11 +1,11 @@
 #include "trireme/cli/deepspeed_config.h"
 
-#include <algorithm>
 #include <cmath>
 #include <set>
 
 #include "trireme/base/error.h"
 #include "trireme/base/joined.h"
+#include "trireme/base/lower_case.h"
 #include "trireme/cli/deepspeed_keys.h"
 #include "trireme/shard/loss_scaler.h"
 #include "trireme/shard/optimizer.h"
@@ -30,11 +30,6 @@ bool is_of_type(const Json& value, DeepSpeedType type) {
       return true;
   }
   return false;
-}
-
-std::string lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
 }
 
 class DeepSpeedReader {

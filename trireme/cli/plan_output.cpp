@@ -6,6 +6,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/joined.h"
 #include "trireme/base/make_folder.h"
+#include "trireme/base/quoted_for_shell.h"
 #include "trireme/train/sample_options.h"
 
 namespace fs = std::filesystem;
@@ -61,12 +62,10 @@ TrainOptionValues run_options(const PlanFlags& flags, const OptionParser& parser
 
 // As a shell takes it.
 std::string word_of(const Json& value) {
-  std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
   constexpr const char* kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:,+-";
   if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
-  std::string quoted = "'";
-  for (const char letter : text) quoted += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
-  return quoted + "'";
+  return quoted_for_shell(text);
 }
 
 std::string as_flags(const TrainOptionValues& options) {

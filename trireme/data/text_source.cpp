@@ -9,6 +9,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/file_error.h"
 #include "trireme/base/json.h"
+#include "trireme/base/lower_case.h"
 #include "trireme/base/run_folder.h"
 #include "trireme/base/sizes.h"
 #include "trireme/data/set_fingerprint.h"
@@ -55,10 +56,7 @@ std::optional<std::string> why_not_text(const fs::path& file) {
 
 // In lower case: some write .JSONL.
 std::string ending(const fs::path& file) {
-  std::string text = file.extension().string();
-  for (char& c : text)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return text;
+  return lower_case(file.extension().string());
 }
 
 bool is_lines(const fs::path& file) {

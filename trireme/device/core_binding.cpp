@@ -1,7 +1,6 @@
 #include "trireme/device/core_binding.h"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <fstream>
 #include <optional>
@@ -11,6 +10,7 @@
 
 #include "trireme/base/cpu_cores.h"
 #include "trireme/base/error.h"
+#include "trireme/base/lower_case.h"
 
 namespace trireme {
 namespace {
@@ -94,10 +94,9 @@ std::vector<int> processors_of_list(std::string_view list) {
 bool bind_near(const std::string& bus, int threads, const std::filesystem::path& devices) {
   const auto allowed = processors_of(0);
   if (!allowed || is_bound()) return false;
-  std::string device = bus;  // the kernel's names are of lower case
-  std::ranges::transform(device, device.begin(), [](unsigned char c) { return std::tolower(c); });
   std::string list;
-  std::getline(std::ifstream(devices / device / "local_cpulist"), list);
+  // The kernel's names are of lower case.
+  std::getline(std::ifstream(devices / lower_case(bus) / "local_cpulist"), list);
   std::vector<int> near = processors_of_list(list);
   std::erase_if(near, [&](int number) { return !CPU_ISSET(number, &*allowed); });
   const bool all = std::ssize(near) == CPU_COUNT(&*allowed);

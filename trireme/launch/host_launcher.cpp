@@ -11,6 +11,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/listening_socket.h"
+#include "trireme/base/quoted_for_shell.h"
 #include "trireme/base/write_all.h"
 #include "trireme/launch/pipe.h"
 
@@ -21,12 +22,6 @@ constexpr int kNoFolder = 120;                       // of the remote shell's li
 constexpr int kNoProgram = 127, kNotRunnable = 126;  // of every shell
 constexpr size_t kLinesKept = 8;
 constexpr size_t kLongestLine_bytes = size_t{1} << 16;  // a longer one passes in pieces
-
-std::string quoted_for_shell(const std::string& text) {
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
 
 int number_behind(const std::string& words, const std::string& line) {
   int number = 0;

@@ -9,6 +9,7 @@
 
 #include "trireme/base/contains.h"
 #include "trireme/base/error.h"
+#include "trireme/base/lower_case.h"
 #include "trireme/tokenizer/unbuilt_tokenizer.h"
 #include "trireme/tokenizer/unicode_versions.h"
 #include "trireme/tokenizer/utf8.h"
@@ -61,11 +62,9 @@ constexpr auto kOtherProperties = std::to_array<std::string_view>({"alnum",
 
 // As Oniguruma reads a property's name: without case, spaces, hyphens and underscores.
 std::string name_of_property(std::string_view written) {
-  std::string name;
-  for (const char c : written)
-    if (std::string_view(" -_").find(c) == std::string_view::npos)
-      name.push_back(c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c);
-  return name;
+  std::string name(written);
+  std::erase_if(name, [](char c) { return std::string_view(" -_").find(c) != std::string_view::npos; });
+  return lower_case(name);
 }
 
 // The first of them that the pattern has, as it is written there; empty if there is none.
