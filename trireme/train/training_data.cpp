@@ -17,6 +17,49 @@ namespace fs = std::filesystem;
 
 namespace trireme {
 
+namespace {
+
+void write_tokens(const TextToTokenize& text, const std::function<void(const std::string&)>& note) {
+  refuse_missing(text.input);
+  const CorpusReport report =
+      tokenize_corpus(Tokenizer::load(text.tokenizer_from), {text.input}, text.prefix, text.corpus);
+  if (!note) return;
+  note(cat("tokenized ", quotation(text.input.string()), ": ", format_count(report.documents), " documents, ",
+           format_count(report.tokens), " tokens, the longest document ",
+           format_count(report.longest_document_tokens)));
+  if (report.prompts > 0) note(cat("prompts: ", report.prompts_text()));
+  for (const std::string& line : report.changed_text_lines()) note(line);
+}
+
+// That every rank's set is rank 0's. The digest is of some blocks alone, so that counts say what it may miss.
+void compare_sets(const IndexedDataset& set, const fs::path& prefix, int rank, Agreement& agreement) {
+  const auto differs = [&](const auto&... what) {
+    throw ConfigError(cat("rank ", rank, " on ", host_name(), " finds ", what...));
+  };
+  const int64_t tokens = agreement.of_rank_0(set.tokens());
+  const int64_t prompt_tokens = set.prompts().tokens_in(whole_set(set));
+  const int64_t prompt_tokens_of_0 = agreement.of_rank_0(prompt_tokens);
+  agreement.all_or_none(cat("comparing ", prefix.string()), [&] {
+    if (set.tokens() != tokens)
+      differs("a set of ", set.tokens(), " tokens at ", prefix.string(), ", where that of rank 0 has ",
+              tokens, ": copy rank 0's there, or name one that every machine sees");
+    if (prompt_tokens != prompt_tokens_of_0)
+      differs("other prompts in ", prefix.string(),
+              " than rank 0: copy rank 0's set there, or name one that every machine sees");
+  });
+  uint64_t digest = 0;
+  agreement.all_or_none(cat("reading ", prefix.string()), [&] { digest = digest_of_set(prefix); });
+  const auto digest_of_0 = static_cast<uint64_t>(agreement.of_rank_0(static_cast<int64_t>(digest)));
+  agreement.all_or_none(cat("comparing ", prefix.string()), [&] {
+    if (digest != digest_of_0)
+      differs("other tokens at ", prefix.string(), " (digest ", checksum_text(digest),
+              ") than rank 0 (digest ", checksum_text(digest_of_0),
+              "), though as many: copy rank 0's set there, or name one that every machine sees");
+  });
+}
+
+}  // namespace
+
 std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, int rank, Agreement& agreement,
                                                   const std::function<void(const std::string&)>& note) {
   // A set may lie on one machine alone, so rank 0 decides whether the input is a set.
@@ -28,16 +71,7 @@ std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, in
   const fs::path& prefix = is_set ? text.input : text.prefix;
   if (!is_set)
     agreement.while_rank_0_works(cat("tokenizing ", input), [&] {
-      if (is_indexed_dataset(prefix)) return;
-      refuse_missing(text.input);
-      const CorpusReport report =
-          tokenize_corpus(Tokenizer::load(text.tokenizer_from), {text.input}, text.prefix, text.corpus);
-      if (!note) return;
-      note(cat("tokenized ", input, ": ", format_count(report.documents), " documents, ",
-               format_count(report.tokens), " tokens, the longest document ",
-               format_count(report.longest_document_tokens)));
-      if (report.prompts > 0) note(cat("prompts: ", report.prompts_text()));
-      for (const std::string& line : report.changed_text_lines()) note(line);
+      if (!is_indexed_dataset(prefix)) write_tokens(text, note);
     });
   std::shared_ptr<const IndexedDataset> set;
   agreement.all_or_none(cat("opening ", prefix.string()), [&] {
@@ -49,29 +83,7 @@ std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, in
     set = std::make_shared<IndexedDataset>(prefix, is_set ? "" : text.input.string());
     if (rank == 0 && is_set) check_set_fingerprint(*set, text.tokenizer_from);
   });
-  const int64_t tokens = agreement.of_rank_0(set->tokens());
-  const int64_t prompt_tokens = set->prompts().tokens_in(whole_set(*set));
-  const int64_t prompt_tokens_of_0 = agreement.of_rank_0(prompt_tokens);
-  agreement.all_or_none(cat("comparing ", prefix.string()), [&] {
-    if (set->tokens() != tokens)
-      throw ConfigError(cat("rank ", rank, " on ", host_name(), " finds a set of ", set->tokens(),
-                            " tokens at ", prefix.string(), ", where that of rank 0 has ", tokens,
-                            ": copy rank 0's there, or name one that every machine sees"));
-    if (prompt_tokens != prompt_tokens_of_0)
-      throw ConfigError(cat("rank ", rank, " on ", host_name(), " finds other prompts in ", prefix.string(),
-                            " than rank 0: copy rank 0's set there, or name one that every machine sees"));
-  });
-  uint64_t digest = 0;
-  agreement.all_or_none(cat("reading ", prefix.string()), [&] { digest = digest_of_set(prefix); });
-  const auto digest_of_0 = static_cast<uint64_t>(agreement.of_rank_0(static_cast<int64_t>(digest)));
-  agreement.all_or_none(cat("comparing ", prefix.string()), [&] {
-    if (digest != digest_of_0)
-      throw ConfigError(cat("rank ", rank, " on ", host_name(), " finds other tokens at ", prefix.string(),
-                            " (digest ", checksum_text(digest), ") than rank 0 (digest ",
-                            checksum_text(digest_of_0),
-                            "), though as many: copy rank 0's set there, or name "
-                            "one that every machine sees"));
-  });
+  compare_sets(*set, prefix, rank, agreement);
   return set;
 }
 
