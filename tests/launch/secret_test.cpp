@@ -10,7 +10,7 @@
 #include "trireme/base/file_descriptor.h"
 #include "trireme/base/listening_socket.h"
 #include "trireme/base/resolved_address.h"
-#include "trireme/launch/run_secret.h"
+#include "trireme/launch/launch_secret.h"
 
 #include "tests/launch/launch_outcome.h"
 #include "tests/launch/shell_ranks.h"
@@ -48,7 +48,7 @@ class Secret : public ::testing::Test {
 };
 
 TEST_F(Secret, is_a_new_one_of_256_bits_for_each_launch_on_one_machine) {
-  const std::string first = run_secret({}), second = run_secret({});
+  const std::string first = launch_secret({}), second = launch_secret({});
   EXPECT_EQ(first.size(), 64U);
   EXPECT_EQ(first.find_first_not_of("0123456789abcdef"), std::string::npos);
   EXPECT_NE(first, second);
@@ -62,34 +62,34 @@ TEST_F(Secret, reaches_the_ranks_by_their_environment_alone) {
 
 TEST_F(Secret, that_is_given_in_the_environment_counts) {
   ::setenv("TRIREME_SECRET", digits_.c_str(), 1);
-  EXPECT_EQ(run_secret({}), digits_);
+  EXPECT_EQ(launch_secret({}), digits_);
   ::setenv("TRIREME_SECRET", "secret", 1);
-  EXPECT_THAT(message_of<ConfigError>([] { run_secret({}); }),
+  EXPECT_THAT(message_of<ConfigError>([] { launch_secret({}); }),
               HasSubstr("TRIREME_SECRET holds 6 characters"));
 }
 
 TEST_F(Secret, in_a_file_that_others_may_read_is_refused) {
   const auto options = with_file(digits_, kOwner | std::filesystem::perms::others_read);
-  EXPECT_THAT(message_of<ConfigError>([&] { run_secret(options); }), HasSubstr("chmod 600"));
+  EXPECT_THAT(message_of<ConfigError>([&] { launch_secret(options); }), HasSubstr("chmod 600"));
 }
 
 TEST_F(Secret, that_is_none_is_refused_and_never_quoted) {
   for (const std::string text : {"", "abc", "this is not hexadecimal and is long enough"}) {
     const auto options = with_file(text, kOwner);
-    const std::string message = message_of<ConfigError>([&] { run_secret(options); });
+    const std::string message = message_of<ConfigError>([&] { launch_secret(options); });
     EXPECT_THAT(message, HasSubstr(options.secret_file));
     EXPECT_TRUE(text.empty() || message.find(text) == std::string::npos) << message;
     std::filesystem::remove(options.secret_file);
   }
   LaunchOptions options;
   options.secret_file = (folder_ / "nowhere").string();
-  EXPECT_THAT(message_of<ConfigError>([&] { run_secret(options); }), HasSubstr("No such file"));
+  EXPECT_THAT(message_of<ConfigError>([&] { launch_secret(options); }), HasSubstr("No such file"));
 }
 
 TEST_F(Secret, of_several_machines_is_asked_for_with_the_line_that_makes_one) {
   LaunchOptions options;
   options.nnodes = 2;
-  EXPECT_THAT(message_of<ConfigError>([&] { run_secret(options); }),
+  EXPECT_THAT(message_of<ConfigError>([&] { launch_secret(options); }),
               HasSubstr("openssl rand -hex 32 > run.secret"));
 }
 

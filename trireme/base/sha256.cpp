@@ -102,4 +102,8 @@ Sha256Digest random_bytes() {
   return bytes;
 }
 
+std::string random_digits(int bytes) {
+  return hex_digits(random_bytes()).substr(0, 2 * static_cast<size_t>(bytes));
+}
+
 }  // namespace trireme

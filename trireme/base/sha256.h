@@ -27,5 +27,7 @@ std::string hex_digits(const Sha256Digest& digest);
 
 // The operating system's random bytes. Throws ConfigError if it gives none.
 Sha256Digest random_bytes();
+// The digits of so many of them, 32 at most.
+std::string random_digits(int bytes);
 
 }  // namespace trireme

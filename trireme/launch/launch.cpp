@@ -11,8 +11,8 @@
 #include "trireme/base/file_descriptor.h"
 #include "trireme/launch/attempt.h"
 #include "trireme/launch/launch_order.h"
+#include "trireme/launch/launch_secret.h"
 #include "trireme/launch/run_control.h"
-#include "trireme/launch/run_secret.h"
 #include "trireme/launch/start_ranks.h"
 
 namespace trireme {
@@ -43,7 +43,7 @@ int launch(const LaunchOptions& given, std::ostream& out, std::ostream& err) {
   check_launch_options(given);
   LaunchOptions options = given;
   if (options.master_address.empty()) options.master_address = "127.0.0.1";
-  const std::string secret = run_secret(options);
+  const std::string secret = launch_secret(options);
   raise_limit_of_open_files();
   TakenSignals signals;
   const std::unique_ptr<RunControl> control = options.nnodes == 1 ? one_machine(options)

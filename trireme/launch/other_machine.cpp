@@ -11,7 +11,6 @@
 #include "trireme/base/sha256.h"
 #include "trireme/launch/launcher_link.h"
 #include "trireme/launch/run_control.h"
-#include "trireme/launch/run_secret.h"
 #include "trireme/launch/unknown_name.h"
 
 namespace trireme {

@@ -3,9 +3,9 @@
 #include <cstring>
 
 #include "trireme/base/error.h"
+#include "trireme/base/sha256.h"
 #include "trireme/launch/report.h"
 #include "trireme/launch/restart_rule.h"
-#include "trireme/launch/run_secret.h"
 
 namespace trireme {
 namespace {

@@ -11,8 +11,8 @@
 #include "trireme/base/error.h"
 #include "trireme/base/listening_socket.h"
 #include "trireme/launch/host_launcher.h"
+#include "trireme/launch/launch_secret.h"
 #include "trireme/launch/run_control.h"
-#include "trireme/launch/run_secret.h"
 #include "trireme/launch/start_ranks.h"
 #include "trireme/launch/taken_signals.h"
 
@@ -78,7 +78,7 @@ class SeveralHosts {
   // A secret is made where none is given: the launchers get it from here.
   static std::string secret_of_one_run(LaunchOptions options) {
     options.nnodes = 1;
-    return run_secret(options);
+    return launch_secret(options);
   }
 
   void take_hosts(const std::vector<HostSlots>& hosts) {

@@ -7,7 +7,6 @@
 #include "trireme/base/error.h"
 #include "trireme/base/sha256.h"
 #include "trireme/launch/run_control.h"
-#include "trireme/launch/run_secret.h"
 
 namespace trireme {
 namespace {

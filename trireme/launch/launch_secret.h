@@ -10,9 +10,6 @@ namespace trireme {
 // Hexadecimal digits from --secret_file, else those of the environment (base/secret_digits.h); else, on one
 // machine, new ones. Throws ConfigError for several machines without a secret, a file that others may
 // read, or text that is no digits.
-std::string run_secret(const LaunchOptions& options);
-
-// Random bytes of the system, 2 hexadecimal digits per byte; at most 32 bytes.
-std::string random_digits(int bytes);
+std::string launch_secret(const LaunchOptions& options);
 
 }  // namespace trireme

@@ -1,4 +1,4 @@
-#include "trireme/launch/run_secret.h"
+#include "trireme/launch/launch_secret.h"
 
 #include "trireme/base/error.h"
 #include "trireme/base/secret_digits.h"
@@ -6,11 +6,7 @@
 
 namespace trireme {
 
-std::string random_digits(int bytes) {
-  return hex_digits(random_bytes()).substr(0, 2 * static_cast<size_t>(bytes));
-}
-
-std::string run_secret(const LaunchOptions& options) {
+std::string launch_secret(const LaunchOptions& options) {
   if (!options.secret_file.empty()) return read_secret_file(options.secret_file);
   if (const auto given = secret_of_environment()) return given->digits;
   if (options.nnodes > 1)
