@@ -76,11 +76,13 @@ TEST(KeySharing, keeps_keys_and_inputs_until_their_gradients) {
   EXPECT_EQ(activations_at("forward of layer 2: projection"), kX + kInputs + 2 * kKept + kKeys);
   EXPECT_EQ(activations_at("head: tiles"), kX + kInputs + 3 * kKept + 3 * kWide + 2 * kKeys);
   // When layer 5 is done, d(k, v) of layer 1 are there, and of layer 2 when layer 4 is.
-  EXPECT_EQ(activations_at("backward of layer 4: output tiles"),
+  EXPECT_EQ(activations_at("backward of layer 4: tiles after attention"),
             kX + kInputs + 3 * kKept + 2 * kWide + 3 * kKeys);
-  EXPECT_EQ(activations_at("backward of layer 2: output tiles"), kX + kInputs + 3 * kKept + 4 * kKeys);
-  EXPECT_EQ(activations_at("backward of layer 1: output tiles"), kX + kInputs + 2 * kKept + 2 * kKeys);
-  EXPECT_EQ(activations_at("backward of layer 0: output tiles"), kX + kInputs + kKept);
+  EXPECT_EQ(activations_at("backward of layer 2: tiles after attention"),
+            kX + kInputs + 3 * kKept + 4 * kKeys);
+  EXPECT_EQ(activations_at("backward of layer 1: tiles after attention"),
+            kX + kInputs + 2 * kKept + 2 * kKeys);
+  EXPECT_EQ(activations_at("backward of layer 0: tiles after attention"), kX + kInputs + kKept);
   EXPECT_EQ(activations_at("gradient of layers' inputs: tiles"), 2 * kX + kInputs) << "and x, as dx runs";
   EXPECT_EQ(activations_at("gradient of the embedding: sums of the step"), kX);
 }
@@ -116,10 +118,10 @@ TEST(TileBytes, of_layers_that_share_keys_hold_queries_alone) {
   const LayerKinds kinds = layer_kinds(sharing());
   const TileBytes with = tile_bytes(kinds.inputs[0]), without = tile_bytes(kinds.inputs[1]);
   // normed; what is normed of q, k and v; v, d(v) and d of v before its norm, or d(normed).
-  EXPECT_EQ(with.input_backward, 4 * kTile * (m + q + kv + 3 * kv / 2));
-  EXPECT_EQ(without.input_backward, 4 * kTile * (2 * m + q));
-  EXPECT_EQ(with.input_forward, 4 * kTile * (m + kv)) << "v, and normed";
-  EXPECT_EQ(without.input_forward, 4 * kTile * m);
+  EXPECT_EQ(with.before_attention_backward, 4 * kTile * (m + q + kv + 3 * kv / 2));
+  EXPECT_EQ(without.before_attention_backward, 4 * kTile * (2 * m + q));
+  EXPECT_EQ(with.before_attention_forward, 4 * kTile * (m + kv)) << "v, and normed";
+  EXPECT_EQ(without.before_attention_forward, 4 * kTile * m);
 }
 
 TEST(TileBytes, of_layers_that_are_told_of_their_tokens_hold_what_the_input_is_added_to) {
@@ -127,9 +129,9 @@ TEST(TileBytes, of_layers_that_are_told_of_their_tokens_hold_what_the_input_is_a
   inputs.model.layer_input_width = 4000;
   const int64_t P = 4000;
   const TileBytes bytes = tile_bytes(layer_kinds(inputs).inputs[0]);
-  EXPECT_EQ(bytes.output_forward, 4 * kTile * 3 * P) << "gate and input, their product";
+  EXPECT_EQ(bytes.after_attention_forward, 4 * kTile * 3 * P) << "gate and input, their product";
   // x1, a; gate|up, b and y; gate and input, d(product), the product, d(norm)
-  EXPECT_EQ(bytes.output_backward, 4 * kTile * (2 * m + 2 * i + m + m + 2 * P + m + 2 * P + m));
+  EXPECT_EQ(bytes.after_attention_backward, 4 * kTile * (2 * m + 2 * i + m + m + 2 * P + m + 2 * P + m));
   // Rows of the projection and of the table; their gradients, with what was projected
   EXPECT_EQ(bytes.layer_inputs_forward, 4 * kTile * 6 * P * 2);
   EXPECT_EQ(bytes.layer_inputs_backward, 4 * kTile * (6 * P * 3 + m));

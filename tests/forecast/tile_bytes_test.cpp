@@ -35,11 +35,11 @@ TEST(TileBytes, with_cudas_kernels_a_tile_holds_its_tensors_and_sums_of_norms_gr
   const TileBytes bytes = tile_bytes(llama({.on_gpu = true, .cuda = true}));
   // 192 multiprocessors at most, two blocks of 256 threads on each.
   constexpr int64_t kSums = 192 * 2 * m * 4;
-  EXPECT_EQ(bytes.input_forward, T * m * 2);               // normed
-  EXPECT_EQ(bytes.input_backward, 2 * T * m * 2 + kSums);  // and dnormed
-  EXPECT_EQ(bytes.output_forward, T * (m + 3 * i) * 2);    // normed, gate|up, act; x1 where y is
+  EXPECT_EQ(bytes.before_attention_forward, T * m * 2);               // normed
+  EXPECT_EQ(bytes.before_attention_backward, 2 * T * m * 2 + kSums);  // and dnormed
+  EXPECT_EQ(bytes.after_attention_forward, T * (m + 3 * i) * 2);      // normed, gate|up, act; x1 where y is
   // x1, normed, gate|up, dact, act, d(normed)
-  EXPECT_EQ(bytes.output_backward, T * (3 * m + 4 * i) * 2);
+  EXPECT_EQ(bytes.after_attention_backward, T * (3 * m + 4 * i) * 2);
   EXPECT_EQ(bytes.head, 2048 * (m + vocab) * 2 + 2 * 2048 * m * 2 + kSums);
 }
 
@@ -52,11 +52,11 @@ TEST(TileBytes, of_a_mixture_hold_the_rows_of_its_experts) {
   inputs.model.intermediate = m;
   const TileBytes bytes = tile_bytes(inputs);
   constexpr int64_t kRouting = R * (8 + 4 + 3 * 8), kLogits = T * kExperts * 2;
-  EXPECT_EQ(bytes.output_forward, kRouting + kLogits + R * 4 * m * 2);  // rows, gate|up, act
-  EXPECT_EQ(bytes.output_forward_kept, kRouting + std::max(R * 2 * m * 2, R * m * 2 + T * m * 10));
+  EXPECT_EQ(bytes.after_attention_forward, kRouting + kLogits + R * 4 * m * 2);  // rows, gate|up, act
+  EXPECT_EQ(bytes.after_attention_forward_kept, kRouting + std::max(R * 2 * m * 2, R * m * 2 + T * m * 10));
   // x1, normed; rows, dy of rows, gate|up, d(act), act
-  EXPECT_EQ(bytes.output_backward, 2 * T * m * 2 + kRouting + kLogits + R * 6 * m * 2);
-  EXPECT_EQ(bytes.output_backward_kept, T * m * 2 + kRouting + R * 4 * m * 2);
+  EXPECT_EQ(bytes.after_attention_backward, 2 * T * m * 2 + kRouting + kLogits + R * 6 * m * 2);
+  EXPECT_EQ(bytes.after_attention_backward_kept, T * m * 2 + kRouting + R * 4 * m * 2);
 }
 
 // Beside a few narrow experts one that is 16 times as wide as hidden.
@@ -68,10 +68,10 @@ TEST(TileBytes, of_a_shared_expert_hold_its_gate_and_up_and_what_they_make) {
   inputs.model.intermediate = 128;
   inputs.model.shared_intermediate = kShared;
   const TileBytes bytes = tile_bytes(inputs);
-  EXPECT_EQ(bytes.output_forward, T * (m + 3 * kShared) * 2);  // normed; gate|up, act
-  EXPECT_EQ(bytes.output_forward_kept, T * (m + kShared) * 2);
-  EXPECT_EQ(bytes.output_backward, T * (3 * m + 4 * kShared) * 2);  // and x1, d(normed); d(act)
-  EXPECT_EQ(bytes.output_backward_kept, T * (2 * m + 2 * kShared) * 2);
+  EXPECT_EQ(bytes.after_attention_forward, T * (m + 3 * kShared) * 2);  // normed; gate|up, act
+  EXPECT_EQ(bytes.after_attention_forward_kept, T * (m + kShared) * 2);
+  EXPECT_EQ(bytes.after_attention_backward, T * (3 * m + 4 * kShared) * 2);  // and x1, d(normed); d(act)
+  EXPECT_EQ(bytes.after_attention_backward_kept, T * (2 * m + 2 * kShared) * 2);
 }
 
 // As Gemma 4's: a tile is computed once more and kept for its backward.
@@ -91,8 +91,8 @@ TEST(TileBytes, of_experts_beside_an_mlp_hold_what_goes_into_their_norms) {
   };
   int64_t held = (3 * m * T + kept()) * 2;  // a, x1, normed
   const TileBytes wide = tile_bytes(inputs);
-  EXPECT_EQ(wide.output_forward, T * (m + 3 * kShared) * 2);              // normed; gate|up, act
-  EXPECT_EQ(wide.output_backward, held + T * (2 * m + 2 * kShared) * 2);  // d(x1), d(b); d(act), act
+  EXPECT_EQ(wide.after_attention_forward, T * (m + 3 * kShared) * 2);              // normed; gate|up, act
+  EXPECT_EQ(wide.after_attention_backward, held + T * (2 * m + 2 * kShared) * 2);  // d(x1), d(b); d(act), act
 
   inputs.model.experts = kExperts;
   inputs.model.experts_per_token = k;
@@ -102,9 +102,9 @@ TEST(TileBytes, of_experts_beside_an_mlp_hold_what_goes_into_their_norms) {
   held = (3 * m * T + kept()) * 2;
   const TileBytes many = tile_bytes(inputs);
   // sum; rows, gate|up, act
-  EXPECT_EQ(many.output_forward, T * m * 2 + kRouting + kLogits + R * 4 * m * 2);
+  EXPECT_EQ(many.after_attention_forward, T * m * 2 + kRouting + kLogits + R * 4 * m * 2);
   // d(sum), d(e), the inputs of router and experts; rows, dy of rows, d(act), act
-  EXPECT_EQ(many.output_backward, held + 4 * T * m * 2 + kRouting + R * 4 * m * 2);
+  EXPECT_EQ(many.after_attention_backward, held + 4 * T * m * 2 + kRouting + R * 4 * m * 2);
 }
 
 // A narrow MLP, so that what is added up is the most.
@@ -112,14 +112,15 @@ TEST(TileBytes, hold_x1_and_d_x1_beside_y_and_dy_only_where_these_have_another_d
   ForecastInputs inputs = llama({.on_gpu = true, .cuda = true});
   inputs.model.intermediate = 8;
   const TileBytes in_place = tile_bytes(inputs);
-  EXPECT_EQ(in_place.output_forward, T * (m + 3 * 8) * 2);       // normed, gate|up, act
-  EXPECT_EQ(in_place.output_backward, T * (3 * m + 4 * 8) * 2);  // x1, normed, d(normed); gate|up, dact, act
-  EXPECT_EQ(in_place.output_backward_kept, T * (2 * m + 2 * 8) * 2);
+  EXPECT_EQ(in_place.after_attention_forward, T * (m + 3 * 8) * 2);  // normed, gate|up, act
+  EXPECT_EQ(in_place.after_attention_backward,
+            T * (3 * m + 4 * 8) * 2);  // x1, normed, d(normed); gate|up, dact, act
+  EXPECT_EQ(in_place.after_attention_backward_kept, T * (2 * m + 2 * 8) * 2);
   inputs.tile_bytes = 4;
   const TileBytes apart = tile_bytes(inputs);
-  EXPECT_EQ(apart.output_forward, T * (2 * m + 3 * 8) * 4);       // and x1
-  EXPECT_EQ(apart.output_backward, T * (q + 4 * m + 4 * 8) * 4);  // and o, dy
-  EXPECT_EQ(apart.output_backward_kept, T * (q + 3 * m + 2 * 8) * 4);
+  EXPECT_EQ(apart.after_attention_forward, T * (2 * m + 3 * 8) * 4);       // and x1
+  EXPECT_EQ(apart.after_attention_backward, T * (q + 4 * m + 4 * 8) * 4);  // and o, dy
+  EXPECT_EQ(apart.after_attention_backward_kept, T * (q + 3 * m + 2 * 8) * 4);
 }
 
 // Of a DeltaNet two modules have one matrix A each.
@@ -131,7 +132,7 @@ TEST(TileBytes, of_lora_are_those_of_a_delta_nets_modules) {
   inputs.model.delta_net = DeltaNet{{2, 2, 64, 64}, 4};
   const auto forward = [&](DeltaProjections projections) {
     inputs.model.delta_net->projections = projections;
-    return tile_bytes(inputs).input_forward;
+    return tile_bytes(inputs).before_attention_forward;
   };
   EXPECT_EQ(forward(DeltaProjections::by_kind) - forward(DeltaProjections::by_key_head), T * 2 * kRank * 2);
 }
@@ -219,11 +220,11 @@ TEST(DeviceKernels, have_flash4_in_bf16_where_the_gpu_runs_it_and_it_is_not_rule
 
 TEST(TileBytes, heads_with_norms_hold_their_sums_while_they_are_turned_back) {
   ForecastInputs inputs = llama({.on_gpu = true, .cuda = true});
-  const int64_t without = tile_bytes(inputs).input_backward;
+  const int64_t without = tile_bytes(inputs).before_attention_backward;
   inputs.model.qk_norm = true;
-  EXPECT_EQ(tile_bytes(inputs).input_backward, without + T * (q + 8 * 128) * 2);
+  EXPECT_EQ(tile_bytes(inputs).before_attention_backward, without + T * (q + 8 * 128) * 2);
   inputs.shard_tokens = inputs.tile_tokens = 1;  // the tile's own tensors are small
-  EXPECT_GE(tile_bytes(inputs).input_backward, 2 * 192 * 2 * 128 * 4);
+  EXPECT_GE(tile_bytes(inputs).before_attention_backward, 2 * 192 * 2 * 128 * 4);
 }
 
 // As many key/value heads as query heads, so that what is of v is the most.
@@ -233,25 +234,26 @@ TEST(TileBytes, of_normed_values_hold_them_beside_the_whole_projection) {
   inputs.model.qk_norm = inputs.model.v_norm = true;
   // The norm of rows 128 wide: blocks of 32 threads, 768 on each multiprocessor.
   constexpr int64_t kSums = 768 / 32 * 192 * 128 * 4, v = q;
-  EXPECT_EQ(tile_bytes(inputs).input_forward, T * (m + 2 * v) * 2);                   // normed; v, and normed
-  EXPECT_EQ(tile_bytes(inputs).input_backward, T * (m + 3 * v + 3 * v) * 2 + kSums);  // before; d(v), v, dv
+  EXPECT_EQ(tile_bytes(inputs).before_attention_forward, T * (m + 2 * v) * 2);  // normed; v, and normed
+  EXPECT_EQ(tile_bytes(inputs).before_attention_backward,
+            T * (m + 3 * v + 3 * v) * 2 + kSums);  // before; d(v), v, dv
   inputs.model.keys_are_values = true;
-  EXPECT_EQ(tile_bytes(inputs).input_forward, T * (m + 2 * v + 2 * v) * 2);  // the projection too
-  EXPECT_EQ(tile_bytes(inputs).input_backward, T * (m + 2 * v + 2 * v + 3 * v) * 2 + kSums);
+  EXPECT_EQ(tile_bytes(inputs).before_attention_forward, T * (m + 2 * v + 2 * v) * 2);  // the projection too
+  EXPECT_EQ(tile_bytes(inputs).before_attention_backward, T * (m + 2 * v + 2 * v + 3 * v) * 2 + kSums);
   const TileBytes stored_as_tiles = tile_bytes(inputs);
   inputs.storage_bytes = 4;
-  EXPECT_EQ(tile_bytes(inputs).input_forward, stored_as_tiles.input_forward);
-  EXPECT_EQ(tile_bytes(inputs).input_backward, stored_as_tiles.input_backward);
+  EXPECT_EQ(tile_bytes(inputs).before_attention_forward, stored_as_tiles.before_attention_forward);
+  EXPECT_EQ(tile_bytes(inputs).before_attention_backward, stored_as_tiles.before_attention_backward);
 }
 
 TEST(TileBytes, a_device_without_cudas_kernels_holds_atens_blocks) {
   const TileBytes cuda = tile_bytes(llama({.on_gpu = true, .cuda = true})),
                   other = tile_bytes(llama({.on_gpu = true, .cuda = false}));
   constexpr int64_t kBlock = (int64_t{1} << 23) / m * m * 4;  // fp32
-  EXPECT_EQ(other.input_backward, 2 * T * m * 2 + 3 * kBlock);
-  EXPECT_EQ(cuda.input_forward, T * m * 2);
-  EXPECT_GT(other.input_forward, T * m * 2 + kBlock);
-  EXPECT_GT(other.output_backward, cuda.output_backward);
+  EXPECT_EQ(other.before_attention_backward, 2 * T * m * 2 + 3 * kBlock);
+  EXPECT_EQ(cuda.before_attention_forward, T * m * 2);
+  EXPECT_GT(other.before_attention_forward, T * m * 2 + kBlock);
+  EXPECT_GT(other.after_attention_backward, cuda.after_attention_backward);
   EXPECT_GT(other.head, cuda.head);
 }
 

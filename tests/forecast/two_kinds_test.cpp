@@ -132,7 +132,7 @@ TEST(TwoKinds, pass_through_buffers_of_their_own_beside_the_larger_workspace) {
   int64_t found = 0;
   for (const MemorySnapshot& snapshot : memory_timeline(inputs)) {
     const std::string name = snapshot.name();
-    if (!name.ends_with("projection") && !name.ends_with("input tiles")) continue;
+    if (!name.ends_with("projection") && !name.ends_with("tiles before attention")) continue;
     const int64_t values = snapshot.layer == 2 || snapshot.layer == 4 ? (8 + 4) * 64 : (8 + 8) * 32;
     EXPECT_EQ(snapshot.bytes[attention], workspace + 4 * kTokens * values) << name;
     ++found;

@@ -293,8 +293,9 @@ class Timeline {
     if (!has_o) held_[attention] += gate - layer_->gate;
     held_[activations] += layer_->kept(slots) + layer_->x;
     // Alone, o by heads is o by tokens.
-    record("tiles", {{attention, slots[kO] || has_o ? 0 : layer_->o},
-                     {tiles, slots[kGateUp] ? tile_->output_forward_kept : tile_->output_forward}});
+    record("tiles",
+           {{attention, slots[kO] || has_o ? 0 : layer_->o},
+            {tiles, slots[kGateUp] ? tile_->after_attention_forward_kept : tile_->after_attention_forward}});
     held_[attention] -= gate;
     if (!keeps_x) held_[activations] -= layer_->x;
   }
@@ -302,7 +303,7 @@ class Timeline {
   // The layer's q, k and v by heads, from x; the gate stays.
   void project() {
     held_[attention] += layer_->gate;
-    record("projection", {{attention, layer_->qkv}, {tiles, tile_->input_forward}});
+    record("projection", {{attention, layer_->qkv}, {tiles, tile_->before_attention_forward}});
     if (!layer_->alone && !layer_->chunked)
       record("exchange", {{attention, layer_->qkv + layer_->qkv_heads + layer_->ordered(layer_->qkv_heads)},
                           {communication, layer_->packed}});
@@ -409,8 +410,9 @@ class Timeline {
       if (!layer_->alone && layer_->delta_net) beside -= layer_->o_heads;
     }
     int64_t o_rows = slots[kO] || layer_->alone ? 0 : layer_->o;  // beside o by heads
-    record("output tiles", {{attention, beside + o_rows + layer_->o},
-                            {tiles, slots[kX1] ? tile_->output_backward_kept : tile_->output_backward}});
+    record("tiles after attention",
+           {{attention, beside + o_rows + layer_->o},
+            {tiles, slots[kX1] ? tile_->after_attention_backward_kept : tile_->after_attention_backward}});
     // x1 and what the MLP kept are freed first, the rest as attention goes on.
     free_kept((slots[kX1] ? layer_->x1 : 0) + (slots[kGateUp] ? layer_->mlp : 0));
     if (layer_->delta_net) {  // which does not read o
@@ -438,7 +440,7 @@ class Timeline {
     held_[activations] -= layer_->kept(slots) - freed - layer_->x - gate_kept;
     if (!layer_->chunked) join_gradients();
     pass_on_key_gradients();
-    record("input tiles", {{attention, layer_->qkv}, {tiles, tile_->input_backward}});
+    record("tiles before attention", {{attention, layer_->qkv}, {tiles, tile_->before_attention_backward}});
     held_[activations] -= layer_->x + gate_kept;
     if (!slots[kQkv]) held_[attention] -= layer_->gate;
     close_unit();

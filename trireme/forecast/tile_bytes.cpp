@@ -246,8 +246,8 @@ void add_expert_mlp(const ModelSizes& model, const TileSizes& s, TileBytes& byte
                      x1_apart + Tm + (shares ? shared_made + shared.forward_of_act : 0),
                      x1_apart + experts.forward(made), x1_apart + experts.routing + experts.rows + added});
   };
-  bytes.output_forward = forward(experts.gate_up + experts.logits, shared.gate_up);
-  bytes.output_forward_kept = forward(0, 0);
+  bytes.after_attention_forward = forward(experts.gate_up + experts.logits, shared.gate_up);
+  bytes.after_attention_forward_kept = forward(0, 0);
 
   const auto backward = [&](int64_t x1, int64_t made, int64_t shared_made) {
     const int64_t held = s.T * s.q * s.o_copy + s.T * s.m * s.convert + x1;  // o, dy
@@ -256,8 +256,8 @@ void add_expert_mlp(const ModelSizes& model, const TileSizes& s, TileBytes& byte
                      held + 2 * Tm + (shares ? of_shared : 0),  // and d(normed)
                      held + after_mlp_backward(s, 0)});
   };
-  bytes.output_backward = backward(Tm, experts.gate_up + experts.logits, shared.gate_up);
-  bytes.output_backward_kept = backward(0, 0, 0);
+  bytes.after_attention_backward = backward(Tm, experts.gate_up + experts.logits, shared.gate_up);
+  bytes.after_attention_backward_kept = backward(0, 0, 0);
 }
 
 // After attention, of experts beside an MLP (model/families/experts_beside_mlp.cpp).
@@ -277,8 +277,9 @@ void add_experts_beside_mlp(const ModelSizes& model, const TileSizes& s, TileByt
                                     Tm + experts.forward(experts_made), 2 * Tm + s.T * s.m * kFloat_bytes}));
   };
   const int64_t with_input = x1_apart + layer_input_forward(s);
-  bytes.output_forward = std::max(forward(mlp.gate_up, experts.gate_up + experts.logits), with_input);
-  bytes.output_forward_kept = std::max(forward(0, 0), with_input);
+  bytes.after_attention_forward =
+      std::max(forward(mlp.gate_up, experts.gate_up + experts.logits), with_input);
+  bytes.after_attention_forward_kept = std::max(forward(0, 0), with_input);
 
   // What is made again takes less than its backward.
   const auto backward = [&](int64_t x1, int64_t made_again) {
@@ -295,17 +296,17 @@ void add_experts_beside_mlp(const ModelSizes& model, const TileSizes& s, TileByt
     const int64_t of_input = s.p > 0 ? before + made_again + layer_input_backward(s) : 0;
     return std::max({sums, of_experts, of_router, of_mlp, of_input, before + Tm + after_mlp_backward(s, Tm)});
   };
-  bytes.output_backward = backward(Tm, s.T * model.mlp_kept_width * s.t);
-  bytes.output_backward_kept = backward(0, 0);
+  bytes.after_attention_backward = backward(Tm, s.T * model.mlp_kept_width * s.t);
+  bytes.after_attention_backward_kept = backward(0, 0);
 }
 
 // Before a DeltaNet: all columns and the gate in one product.
 void add_delta_net_projection(const TileSizes& s, TileBytes& bytes) {
   const int64_t Tm = s.T * s.m * s.t, columns = s.T * s.projected, modules = s.projection_modules;
-  bytes.input_forward = Tm + std::max(s.blocks(2, s.m), columns * s.t + s.inner(modules));
+  bytes.before_attention_forward = Tm + std::max(s.blocks(2, s.m), columns * s.t + s.inner(modules));
   const int64_t products =
       std::max(Tm + std::max(s.rms_backward(s.T), s.inner(modules)), s.gradient(s.projected, s.m, modules));
-  bytes.input_backward = Tm + columns * s.t + products;
+  bytes.before_attention_backward = Tm + columns * s.t + products;
 }
 
 // Before attention (families/decoder_layer.cpp). Where keys are values the projection is narrower than what
@@ -321,7 +322,7 @@ void add_before_attention(const ModelSizes& model, const TileSizes& s, TileBytes
   const int64_t v_norm = v_normed ? 2 * of_v + s.blocks(2, width, v_rows, width) : 0;  // v, and normed
   const int64_t projected = T * (s.projected - s.gate) * (model.keys_are_values ? t : s.convert);
   const int64_t with_gates = s.gate > 0 ? T * s.projected * t : 0;
-  bytes.input_forward =
+  bytes.before_attention_forward =
       T * m * t +
       std::max(s.blocks(2, m), projected + std::max({turning, with_gates + s.inner(products), v_norm}));
 
@@ -336,12 +337,12 @@ void add_before_attention(const ModelSizes& model, const TileSizes& s, TileBytes
   if (s.gate > 0) {
     // Queries and keys with gates and without; d of all of them beside that without, which was before them.
     const int64_t parted = before > 0 ? before + T * s.gate * t : 0;
-    bytes.input_backward =
+    bytes.before_attention_backward =
         T * m * t + std::max({before + parted, before + projected + std::max(turning, norms),
                               projected + with_gates + products_backward});
     return;
   }
-  bytes.input_backward =
+  bytes.before_attention_backward =
       T * m * t + before + projected + std::max({products_backward, turning, norms, v_norm_backward});
 }
 
@@ -366,8 +367,8 @@ TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
                      x1_apart + T * (m + gate_up + i) * t + s.blocks(2, i)});
   };
   const int64_t with_input = x1_apart + layer_input_forward(s);
-  bytes.output_forward = std::max(forward(2 * i), with_input);
-  bytes.output_forward_kept = std::max(forward(0), with_input);
+  bytes.after_attention_forward = std::max(forward(2 * i), with_input);
+  bytes.after_attention_forward_kept = std::max(forward(0), with_input);
   const auto backward = [&](int64_t x1, int64_t gate_up) {
     const int64_t held =
         T * q * s.o_copy + T * m * s.convert + x1 + post;             // o, dy; a or, where that is kept, x1
@@ -382,8 +383,8 @@ TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
              std::max({s.gradient(m, i), s.gradient(2 * i, m, 2), s.blocks(6, i), T * m * t + s.inner(2)}),
          of_input, held + after_mlp_backward(s, post)});
   };
-  bytes.output_backward = backward(T * m * t, T * 2 * i * t);
-  bytes.output_backward_kept = backward(0, 0);
+  bytes.after_attention_backward = backward(T * m * t, T * 2 * i * t);
+  bytes.after_attention_backward_kept = backward(0, 0);
   return bytes;
 }
 
@@ -392,14 +393,14 @@ TileBytes encoder_tile_bytes(const ForecastInputs& inputs) {
   const int64_t t = s.t, e = inputs.storage_bytes, m = s.m;
   const int64_t Tm = s.T * m, Ti = s.T * s.i, Tq = s.T * s.q, Tqkv = s.T * s.packed;
   TileBytes bytes;
-  bytes.input_forward = (Tm + Tqkv) * s.convert;
-  bytes.input_backward = Tqkv * s.convert + Tm * s.convert + s.gradient(s.packed, m);
+  bytes.before_attention_forward = (Tm + Tqkv) * s.convert;
+  bytes.before_attention_backward = Tqkv * s.convert + Tm * s.convert + s.gradient(s.packed, m);
 
-  bytes.output_forward = std::max({(Tq + Tm) * s.convert + Tm * t,           // x1
-                                   Tm * t + Tm * layer_norm_bytes(s, t, t),  // a
-                                   (Tm + 2 * Ti) * t,                        // a, then x2; up, act
-                                   (Tm + Ti) * t + Tm * layer_norm_bytes(s, t, e)});
-  bytes.output_forward_kept = bytes.output_forward;
+  bytes.after_attention_forward = std::max({(Tq + Tm) * s.convert + Tm * t,           // x1
+                                            Tm * t + Tm * layer_norm_bytes(s, t, t),  // a
+                                            (Tm + 2 * Ti) * t,                        // a, then x2; up, act
+                                            (Tm + Ti) * t + Tm * layer_norm_bytes(s, t, e)});
+  bytes.after_attention_forward_kept = bytes.after_attention_forward;
   const auto backward = [&](bool kept) {
     const int64_t o = Tq * s.convert;
     const int64_t x1 = kept ? 0 : Tm * t, up = kept ? 0 : Ti * t, x2 = kept ? 0 : Tm * t;
@@ -414,8 +415,8 @@ TileBytes encoder_tile_bytes(const ForecastInputs& inputs) {
     const int64_t out = held + 2 * Tm * t + std::max(s.gradient(m, s.q), Tq * s.convert);
     return std::max({again, last_norm, mlp, first_norm, out});
   };
-  bytes.output_backward = backward(false);
-  bytes.output_backward_kept = backward(true);
+  bytes.after_attention_backward = backward(false);
+  bytes.after_attention_backward_kept = backward(true);
 
   const int64_t Hm = s.head_T * m;
   const int64_t tile = (3 * Hm + s.head_T * s.vocab) * t;  // dense, act, normed, logits
@@ -439,13 +440,16 @@ TileBytes tile_bytes(const ForecastInputs& inputs) {
   const TileBytes a = decoder_tile_bytes(inputs), b = encoder_tile_bytes(inputs);
   const TileSizes s(inputs);
   const int64_t more = s.T * s.m * (s.t + kFloat_bytes);  // a tensor of hidden width, widened in a norm
-  return {.input_forward = more + std::max(a.input_forward, b.input_forward),
-          .input_backward = more + std::max(a.input_backward, b.input_backward),
-          .output_forward = more + std::max(a.output_forward, b.output_forward),
-          .output_forward_kept = more + std::max(a.output_forward_kept, b.output_forward_kept),
-          .output_backward = more + std::max(a.output_backward, b.output_backward),
-          .output_backward_kept = more + std::max(a.output_backward_kept, b.output_backward_kept),
-          .head = std::max(a.head, b.head)};
+  return {
+      .before_attention_forward = more + std::max(a.before_attention_forward, b.before_attention_forward),
+      .before_attention_backward = more + std::max(a.before_attention_backward, b.before_attention_backward),
+      .after_attention_forward = more + std::max(a.after_attention_forward, b.after_attention_forward),
+      .after_attention_forward_kept =
+          more + std::max(a.after_attention_forward_kept, b.after_attention_forward_kept),
+      .after_attention_backward = more + std::max(a.after_attention_backward, b.after_attention_backward),
+      .after_attention_backward_kept =
+          more + std::max(a.after_attention_backward_kept, b.after_attention_backward_kept),
+      .head = std::max(a.head, b.head)};
 }
 
 }  // namespace trireme

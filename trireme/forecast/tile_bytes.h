@@ -8,12 +8,12 @@
 namespace trireme {
 
 struct TileBytes {
-  int64_t input_forward = 0;
-  int64_t input_backward = 0;
-  int64_t output_forward = 0;
-  int64_t output_forward_kept = 0;   // gate|up is made where it is kept
-  int64_t output_backward = 0;       // what it reads is made again
-  int64_t output_backward_kept = 0;  // or was kept
+  int64_t before_attention_forward = 0;
+  int64_t before_attention_backward = 0;
+  int64_t after_attention_forward = 0;
+  int64_t after_attention_forward_kept = 0;   // gate|up is made where it is kept
+  int64_t after_attention_backward = 0;       // what it reads is made again
+  int64_t after_attention_backward_kept = 0;  // or was kept
   int64_t head = 0;
   int64_t layer_inputs_forward = 0;  // 0: the model has none
   int64_t layer_inputs_backward = 0;
