@@ -1,4 +1,4 @@
-// One decoder layer on this rank's slice: the token-wise parts in tiles, attention between them through
+// One layer on this rank's slice: the token-wise parts in tiles, attention between them through
 // Ulysses' exchanges, or a DeltaNet through its own (sharded_delta_net.h), whose columns stand for q, k and v.
 //
 //   forward   x_BsM -> before attention (tiles) -> qkv_BsND -> all-to-all -> local attention -> all-to-all
