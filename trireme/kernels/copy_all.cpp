@@ -1,6 +1,6 @@
 #include "trireme/kernels/copy_all.h"
 
-#include "trireme/kernels/token_ops_gpu.h"
+#include "trireme/kernels/gpu_launches.h"
 
 namespace trireme {
 

@@ -1,7 +1,7 @@
 #include "trireme/kernels/delta_recurrence.h"
 
 #include "trireme/base/error.h"
-#include "trireme/kernels/token_ops_gpu.h"
+#include "trireme/kernels/gpu_launches.h"
 
 namespace trireme {
 namespace {

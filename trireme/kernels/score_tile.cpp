@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "trireme/base/error.h"
-#include "trireme/kernels/token_ops_gpu.h"
+#include "trireme/kernels/gpu_launches.h"
 
 namespace trireme {
 namespace {

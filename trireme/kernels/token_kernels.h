@@ -1,4 +1,4 @@
-// Row kernels behind token_ops_cpu.cpp, as a table of functions, one table for each x86-64 level. Each kernel
+// Row kernels behind token_ops.cpp, as a table of functions, one table for each x86-64 level. Each kernel
 // reads and writes fp32 or one 16-bit type (bf16 or fp16, never both) and computes in fp32. Pointers to rows
 // come with a stride in elements.
 #pragma once

@@ -1,6 +1,6 @@
 // The token-wise operations of a layer beside its matmuls, forward and backward written out. Each works on
 // a tile of T tokens; sums and statistics are fp32 whatever the dtype. Implementations of those that decoders
-// use: fused loops for the CPU (token_ops_cpu.cpp), kernels for CUDA (token_ops_gpu.h) and ATen for any
+// use: fused loops for the CPU (token_ops.cpp), kernels for CUDA (token_ops_gpu.h) and ATen for any
 // device (token_ops_aten.cpp), chosen by the tensors' device and dtypes. Those of encoders have CUDA's
 // kernels and ATen's own (token_ops_encoder.cpp).
 //

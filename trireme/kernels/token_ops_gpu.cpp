@@ -1,29 +1,15 @@
 #include "trireme/kernels/token_ops_gpu.h"
 
 #include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
 
 #include "trireme/kernels/activation_kernel.h"
-#include "trireme/kernels/copies_kernel.h"
 #include "trireme/kernels/cross_entropy_kernel.h"
+#include "trireme/kernels/gpu_stream.h"
 #include "trireme/kernels/norm_kernel.h"
 #include "trireme/kernels/rotary_kernel.h"
 
 namespace trireme::gpu {
 namespace {
-
-// For kernels, which count in 32 bits.
-constexpr int64_t kTooMany = int64_t{1} << 31;
-
-bool known(at::ScalarType dtype) {
-  return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
-}
-GpuNumber number_of(const at::Tensor& x) {
-  return x.scalar_type() == at::kFloat      ? GpuNumber::fp32
-         : x.scalar_type() == at::kBFloat16 ? GpuNumber::bf16
-                                            : GpuNumber::fp16;
-}
 
 // Whether the rows lie on one CUDA device, share a format that kernels know, `result` too, the dtype of a
 // tensor that is yet to be made, and have contiguous last dimensions.
@@ -32,7 +18,7 @@ bool takes_rows(std::initializer_list<at::Tensor> rows, std::optional<at::Scalar
   return (!result || *result == x.scalar_type()) &&
          std::all_of(rows.begin(), rows.end(), [&](const at::Tensor& other) {
            const bool inner = other.stride(-1) == 1 && (other.dim() < 3 || other.stride(1) == other.size(2));
-           return other.is_cuda() && other.device() == x.device() && known(other.scalar_type()) &&
+           return other.is_cuda() && other.device() == x.device() && kernels_know(other.scalar_type()) &&
                   other.scalar_type() == x.scalar_type() && inner;
          });
 }
@@ -41,7 +27,7 @@ bool takes_rows(std::initializer_list<at::Tensor> rows, std::optional<at::Scalar
 bool takes_vectors(const at::Tensor& x, std::initializer_list<at::Tensor> vectors) {
   const at::Tensor& first = *vectors.begin();
   return std::all_of(vectors.begin(), vectors.end(), [&](const at::Tensor& vector) {
-    return vector.device() == x.device() && known(vector.scalar_type()) && vector.is_contiguous() &&
+    return vector.device() == x.device() && kernels_know(vector.scalar_type()) && vector.is_contiguous() &&
            vector.scalar_type() == first.scalar_type();
   });
 }
@@ -51,14 +37,6 @@ bool takes_sums(const at::Tensor& x, std::initializer_list<at::Tensor> sums) {
 
 GpuRows rows_of(const at::Tensor& x) {
   return {x.data_ptr(), x.stride(0)};
-}
-
-// Calls launch(stream) on x's device.
-template <typename F>
-void on_stream(const at::Tensor& x, const F& launch) {
-  const c10::cuda::CUDAGuard guard(x.device());
-  launch(static_cast<void*>(c10::cuda::getCurrentCUDAStream(x.device().index()).stream()));
-  C10_CUDA_CHECK(cudaGetLastError());
 }
 
 int multiprocessors(const at::Tensor& x) {
@@ -117,7 +95,8 @@ RotaryKernel kernel_of(const at::Tensor& from_TND, const RotaryHeads& rotary, co
 bool takes_rotation(const at::Tensor& from_TND, const RotaryHeads& rotary, const at::Tensor& to_TND) {
   return takes_rows({from_TND, to_TND}) && takes_sums(from_TND, {rotary.cos, rotary.sin}) &&
          knows_rotary_head(from_TND.size(2), rotary.cos.size(1)) &&
-         from_TND.size(0) * from_TND.size(1) < kTooMany && rotary.cos.size(0) < kTooMany &&
+         from_TND.size(0) * from_TND.size(1) < kTooManyForKernels &&
+         rotary.cos.size(0) < kTooManyForKernels &&
          (!rotary.q_norm.defined() || takes_vectors(from_TND, {rotary.q_norm, rotary.k_norm}));
 }
 
@@ -228,73 +207,13 @@ bool exact_gelu_backward(const at::Tensor& dact, const at::Tensor& x) {
 bool cross_entropy(const at::Tensor& logits_TV, const at::Tensor& targets, const at::Tensor& loss,
                    std::optional<double> scale, double cap) {
   const bool counted = targets.device() == logits_TV.device() && targets.scalar_type() == at::kLong &&
-                       targets.is_contiguous() && logits_TV.size(1) < kTooMany;
+                       targets.is_contiguous() && logits_TV.size(1) < kTooManyForKernels;
   if (!takes_rows({logits_TV}) || !takes_sums(logits_TV, {loss}) || !counted) return false;
   const auto factor = scale ? std::optional<float>(static_cast<float>(*scale)) : std::nullopt;
   on_stream(logits_TV, [&](void* stream) {
     launch_cross_entropy({number_of(logits_TV), logits_TV.size(0), logits_TV.size(1)}, rows_of(logits_TV),
                          targets.const_data_ptr<int64_t>(), loss.data_ptr<float>(), factor, stream,
                          static_cast<float>(cap));
-  });
-  return true;
-}
-
-bool copy_all(const std::vector<TensorCopy>& copies) {
-  if (copies.empty()) return true;
-  const at::Tensor& first = copies.front().to;
-  if (!first.is_cuda() || !known(first.scalar_type())) return false;
-  const int64_t bytes = first.element_size();
-  std::vector<StridedCopy> strided;
-  strided.reserve(copies.size());
-  for (const auto& [to, from] : copies) {
-    for (const at::Tensor& x : {to, from})
-      if (x.device() != first.device() || x.scalar_type() != first.scalar_type() || x.dim() != 4 ||
-          x.sizes() != to.sizes() || x.stride(3) != 1 || x.stride(2) != x.size(3) || x.numel() >= kTooMany)
-        return false;
-    if (to.numel() > 0)
-      strided.push_back({from.const_data_ptr(), to.mutable_data_ptr(), from.stride(0) * bytes,
-                         from.stride(1) * bytes, to.stride(0) * bytes, to.stride(1) * bytes, to.size(0),
-                         to.size(1), to.size(2) * to.size(3) * bytes});
-  }
-  on_stream(first, [&](void* stream) {
-    launch_copies(strided.data(), static_cast<int64_t>(strided.size()), static_cast<int>(bytes), stream);
-  });
-  return true;
-}
-
-bool delta_forwards(const at::Tensor& state_NDD, const DeltaRecurrenceKernel& recurrence,
-                    DeltaOutputs outputs, float* rows_nNRD, float* updates_nNCD) {
-  on_stream(state_NDD, [&](void* stream) {
-    launch_delta_forwards(recurrence, outputs, rows_nNRD, updates_nNCD, stream);
-  });
-  return true;
-}
-
-bool delta_backwards(const at::Tensor& d_state_NDD, const DeltaRecurrenceKernel& recurrence,
-                     const float* d_updates_nNCD, float* d_both_nNCD) {
-  on_stream(d_state_NDD,
-            [&](void* stream) { launch_delta_backwards(recurrence, d_updates_nNCD, d_both_nNCD, stream); });
-  return true;
-}
-
-bool score_tile_softmax(const ScoreTile& tile, const at::Tensor& scores_NRT, const at::Tensor& p_NRT,
-                        const RunningSoftmax_NR1& running) {
-  on_stream(scores_NRT, [&](void* stream) {
-    launch_softmax_tile(tile, number_of(p_NRT), scores_NRT.const_data_ptr<float>(), p_NRT.mutable_data_ptr(),
-                        {running.max.mutable_data_ptr<float>(), running.sum.mutable_data_ptr<float>(),
-                         running.rescale.mutable_data_ptr<float>()},
-                        stream);
-  });
-  return true;
-}
-
-bool score_tile_gradients(const ScoreTile& tile, const at::Tensor& scores_NRT, const at::Tensor& dp_NRT,
-                          const at::Tensor& p_NRT, const at::Tensor& ds_NRT, const at::Tensor& lse_NR1,
-                          const at::Tensor& delta_NR1) {
-  on_stream(scores_NRT, [&](void* stream) {
-    launch_gradient_tile(tile, number_of(p_NRT), scores_NRT.const_data_ptr<float>(),
-                         dp_NRT.const_data_ptr<float>(), p_NRT.mutable_data_ptr(), ds_NRT.mutable_data_ptr(),
-                         lse_NR1.const_data_ptr<float>(), delta_NR1.const_data_ptr<float>(), stream);
   });
   return true;
 }

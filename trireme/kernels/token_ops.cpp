@@ -1,10 +1,11 @@
 // Chooses, for the tensors' device and dtypes, the implementation of each token-wise operation, and spreads
 // the CPU's row kernels over threads. Each value is read and written once.
+#include "trireme/kernels/token_ops.h"
+
 #include <ATen/Parallel.h>
 
 #include "trireme/base/error.h"
 #include "trireme/kernels/token_kernels.h"
-#include "trireme/kernels/token_ops.h"
 #include "trireme/kernels/token_ops_gpu.h"
 
 namespace trireme {
