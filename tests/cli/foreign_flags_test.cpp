@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/joined.h"
 #include "trireme/cli/bench.h"
 #include "trireme/cli/eval.h"
 #include "trireme/cli/export.h"
@@ -132,6 +133,29 @@ TEST(ForeignFlags, have_a_fused_adamw_that_is_adamw) {
   parser.parse({"--optim", "adamw_torch_fused", "--model_name_or_path", "m", "--train_file", "f"});
   EXPECT_EQ(flags.options.engine.optimizer.kind, &find_optimizer("adamw_torch"));
   EXPECT_EQ(parser.find("optim").read(), "adamw_torch");
+}
+
+std::string foreign_flags_page() {
+  std::string page =
+      "# Flags from elsewhere\n\n"
+      "Flags of `trireme train` carry the names of Hugging Face's `TrainingArguments` where both have them, "
+      "and [options](options.md) lists them. Other flags of the guides to Trainer, TRL, DeepSpeed, torchrun "
+      "and Megatron-LM are below, each with its counterpart here; the program gives the same answer.\n";
+  for (const ForeignProgram& program : foreign_programs()) {
+    page += cat("\n## ", program.name, "\n\n| flag | here |\n|---|---|\n");
+    for (const ForeignFlags& flags : program.flags) {
+      std::string answer;
+      for (const char letter : flags.answer)
+        answer += letter == '|' ? std::string("\\|") : std::string(1, letter);
+      page += cat("| `--", joined(flags.names, "`, `--"), "` | ", answer, " |\n");
+    }
+  }
+  page += "\n## Values of flags that both have\n\n| value | here |\n|---|---|\n";
+  for (const ForeignValues& each : foreign_values())
+    page += cat("| `--", joined(each.options, "`, `--"), "` ",
+                each.values.empty() ? "below 1" : cat("`", joined(each.values, "`, `"), "`"), " | ",
+                each.answer, " |\n");
+  return page;
 }
 
 // TRIREME_WRITE_PAGES=1 writes the page anew.

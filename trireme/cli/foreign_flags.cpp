@@ -4,7 +4,6 @@
 
 #include "trireme/base/contains.h"
 #include "trireme/base/error.h"
-#include "trireme/base/joined.h"
 
 namespace trireme {
 
@@ -312,29 +311,6 @@ void refuse_foreign_value(const std::string& option, const std::string& value) {
     if (contains(each.options, option) &&
         (each.values.empty() ? is_share(value) : contains(each.values, value)))
       throw ConfigError(cat("--", option, " is '", value, "': ", each.answer));
-}
-
-std::string foreign_flags_page() {
-  std::string page =
-      "# Flags from elsewhere\n\n"
-      "Flags of `trireme train` carry the names of Hugging Face's `TrainingArguments` where both have them, "
-      "and [options](options.md) lists them. Other flags of the guides to Trainer, TRL, DeepSpeed, torchrun "
-      "and Megatron-LM are below, each with its counterpart here; the program gives the same answer.\n";
-  for (const ForeignProgram& program : foreign_programs()) {
-    page += cat("\n## ", program.name, "\n\n| flag | here |\n|---|---|\n");
-    for (const ForeignFlags& flags : program.flags) {
-      std::string answer;
-      for (const char letter : flags.answer)
-        answer += letter == '|' ? std::string("\\|") : std::string(1, letter);
-      page += cat("| `--", joined(flags.names, "`, `--"), "` | ", answer, " |\n");
-    }
-  }
-  page += "\n## Values of flags that both have\n\n| value | here |\n|---|---|\n";
-  for (const ForeignValues& each : foreign_values())
-    page += cat("| `--", joined(each.options, "`, `--"), "` ",
-                each.values.empty() ? "below 1" : cat("`", joined(each.values, "`, `"), "`"), " | ",
-                each.answer, " |\n");
-  return page;
 }
 
 }  // namespace trireme

@@ -29,7 +29,5 @@ const std::vector<ForeignValues>& foreign_values();
 std::optional<std::string> foreign_flag_answer(const std::string& name);
 // Throws ConfigError for a value of an option that has an answer here.
 void refuse_foreign_value(const std::string& option, const std::string& value);
-// docs/from-huggingface.md, whole.
-std::string foreign_flags_page();
 
 }  // namespace trireme
