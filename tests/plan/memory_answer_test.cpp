@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/forecast/memory_forecast.h"
+#include "trireme/plan/memory_answer_json.h"
 #include "trireme/plan/memory_answer_text.h"
 
 #include "tests/plan/llama_3_8b.h"

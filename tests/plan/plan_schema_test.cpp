@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/plan/hardware_catalog.h"
-#include "trireme/plan/memory_answer_text.h"
+#include "trireme/plan/memory_answer_json.h"
 #include "trireme/plan/plan_json.h"
 
 #include "tests/plan/json_schema.h"

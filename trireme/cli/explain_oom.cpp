@@ -14,6 +14,7 @@
 #include "trireme/forecast/recompute_plan.h"
 #include "trireme/forecast/tile_rules.h"
 #include "trireme/plan/check_request.h"
+#include "trireme/plan/memory_answer_json.h"
 #include "trireme/plan/memory_answer_text.h"
 #include "trireme/plan/search.h"
 #include "trireme/train/metrics.h"

@@ -1,21 +1,13 @@
-// A MemoryAnswer for a terminal and as JSON.
+// A MemoryAnswer for a terminal.
 #pragma once
 
 #include <string>
 
-#include "trireme/base/json.h"
 #include "trireme/plan/memory_answer.h"
 
 namespace trireme {
 
 // Lines with "\n", also at the end.
 std::string memory_answer_text(const MemoryAnswer& answer);
-
-// {"fits", "error": {...} or null, "causes": [...], "memory": {"limits", "fullest_moment", "device", "host"},
-//  "cost", "sets": [{"flags", "changes", "deepspeed", "trainer", "trireme_alone", "cost",
-//  "saved_device_bytes", "added_seconds", ...}], "nearest": as a set, or null, "ranks_needed",
-//  "longest_tokens"}
-// Bytes, seconds and tokens as numbers; what is not known is null.
-Json to_json(const MemoryAnswer& answer);
 
 }  // namespace trireme
