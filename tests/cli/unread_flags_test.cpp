@@ -69,6 +69,7 @@ TEST(UnreadFlags, are_refused_by_their_name_with_what_would_read_them) {
   EXPECT_THAT(refusal({"--warmup_type", "log", "--context_stages", "1k:10"}), StartsWith("--warmup_type"));
   EXPECT_THAT(refusal({"--save_in_background", "--save_steps", "0"}), StartsWith("--save_in_background"));
   EXPECT_EQ(refusal({"--save_in_background"}), "");
+  EXPECT_EQ(refusal({"--save_in_background", "--save_steps", "0", "--save_minutes", "60"}), "");
   EXPECT_THAT(refusal({"--max_seq_length", "64", "--context_stages", "1k:10"}),
               StartsWith("--max_seq_length"));
   EXPECT_EQ(refusal({"--max_seq_length", "64", "--context_stages", R"([{"steps": 10}])"}), "");

@@ -24,9 +24,11 @@ namespace {
 
 using ::testing::AllOf;
 using testing::bytes_of;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::HeldSync;
+using ::testing::Not;
 using testing::saved_steps;
 using testing::tensors_of;
 using testing::TinyRun;
@@ -177,6 +179,21 @@ TEST(BackgroundSave, is_finished_before_a_stopped_run_ends) {
   EXPECT_TRUE(outcome.stopped);
   EXPECT_THAT(saved_steps(options), ElementsAre(2, 3));
   EXPECT_EQ(outcome.checkpoint, RunDirectory(options.output_dir).checkpoint(3));
+}
+
+TEST(BackgroundSave, is_begun_by_the_clock_when_the_one_before_is_done_so_that_training_never_waits) {
+  const TinyRun run;
+  TrainOptions options = in_background(run, "run", 0);
+  options.save_minutes = 1e-9;  // always due
+  HeldSync held("step-1.tmp/rank-00001");
+  const TrainOutcome outcome = train_with(2, options, [&](int64_t step) {
+    if (step != 4) return;
+    EXPECT_TRUE(is_reached_soon(held));
+    EXPECT_EQ(saved_steps(options), std::vector<int64_t>{});
+    held.release();
+  });
+  EXPECT_EQ(outcome.steps, 9);
+  EXPECT_THAT(saved_steps(options), AllOf(Contains(1), Contains(9), Not(Contains(2)), Not(Contains(3))));
 }
 
 // The step after the save fails on all ranks alike.

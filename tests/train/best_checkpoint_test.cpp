@@ -95,6 +95,16 @@ TEST(BestCheckpoint, counts_towards_the_limit_and_goes_where_nobody_asks_for_it)
   EXPECT_THAT(saved_steps(options), ElementsAre(6, 8, 10));
 }
 
+TEST(BestCheckpoint, is_none_of_those_that_the_clock_saves_between_evaluations) {
+  const TinyRun run;
+  TrainOptions options = growing_worse(run);
+  options.save_minutes = 1e-9;  // after every step
+  train_on_ranks(2, options);
+  const int64_t best = best_step_of(options);
+  ASSERT_LT(best, 9);
+  EXPECT_THAT(saved_steps(options), ElementsAre(best, 10));
+}
+
 TEST(BestCheckpoint, is_forgotten_with_a_word_where_it_is_gone_or_the_held_out_data_is_another) {
   const TinyRun run;
   TrainOptions options = growing_worse(run);

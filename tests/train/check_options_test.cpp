@@ -119,7 +119,7 @@ TEST_F(Options, of_a_run_have_the_names_and_types_that_they_had) {
       "output_dir:\"trainer_output\" overwrite_output_dir:false packing:\"documents\" peak_tflops:0.0 "
       "per_device_train_batch_size:8 recompute:\"auto\" reduce_dtype:\"fp32\" report_to:\"tensorboard\" "
       "resume_from_checkpoint:\"\" resume_with_new_data:false ring:1 ring_method:\"ring\" rope_scaling:\"\" "
-      "rope_theta:null save_in_background:false save_steps:500 "
+      "rope_theta:null save_in_background:false save_minutes:0.0 save_steps:500 "
       "save_total_limit:0 seed:42 sparse_block_tokens:0 sparse_global_blocks:0 sparse_local_blocks:1 "
       "sparse_stride_blocks:0 spike_factor:1.5 spike_steps:3 spike_window:50 strict_divisible:false "
       "text_field:\"text\" tile_tokens:0 train_file:\"\" "

@@ -276,6 +276,12 @@ TEST(GuardOptions, that_cannot_be_done_are_refused) {
   options.guards.on_spike = OnSpike::rollback;
   options.save_steps = 0;
   EXPECT_THAT(message_of<ConfigError>([&] { check_options(options); }), HasSubstr("--save_steps N"));
+  options.save_steps = 10;
+  EXPECT_EQ(message_of<ConfigError>([&] { check_options(options); }), "no error");
+  options.save_minutes = 60;
+  EXPECT_THAT(message_of<ConfigError>([&] { check_options(options); }), HasSubstr("--save_minutes 60"));
+  options.guards.on_spike = OnSpike::stop;
+  EXPECT_EQ(message_of<ConfigError>([&] { check_options(options); }), "no error");
 }
 
 }  // namespace

@@ -91,8 +91,8 @@ void refuse_unread_flags(const OptionParser& parser, const TrainOptions& o) {
       refuse(true, name, reader);
       for (const char* degree : {"ulysses", "ring"}) refuse(name == "sp", degree, reader);
     }
-  refuse(o.engine.save_in_background && o.save_steps == 0, "save_in_background",
-         "with --save_steps 0, which saves at the end alone; give --save_steps N");
+  refuse(o.engine.save_in_background && o.save_steps == 0 && o.save_minutes == 0, "save_in_background",
+         "with --save_steps 0, which saves at the end alone; give --save_steps N or --save_minutes N");
   refuse(o.resume_with_new_data && resume_kind(o) == ResumeKind::none, "resume_with_new_data",
          "in a run that does not resume; give --resume_from_checkpoint");
   refuse_unread_text_flags(parser, data_of_run(o, list));

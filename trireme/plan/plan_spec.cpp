@@ -239,7 +239,7 @@ class Spec {
          estimated.empty() ? "" : cat("; estimated of this hardware: ", cell(estimated)), ".");
     if (machines_ > 1)
       risk("**Failures.** With ", c_.ranks(), " ", device_,
-           "s some fail within days: save often (`--save_steps`), and resume.");
+           "s some fail within days: save often (`--save_steps`, `--save_minutes`), and resume.");
     return text;
   }
 

@@ -86,6 +86,11 @@ void check_options(const TrainOptions& o) {
     throw ConfigError(
         "--on_spike rollback goes back to a checkpoint, and --save_steps 0 saves one at the end alone; give "
         "--save_steps N, or --on_spike stop");
+  if (o.guards.on_spike == OnSpike::rollback && o.save_minutes > 0)
+    throw ConfigError(
+        cat("--on_spike rollback goes back to the last checkpoint, and with --save_minutes ", o.save_minutes,
+            " a clock would decide which one that is, so that no run could be repeated; give a smaller "
+            "--save_steps alone, or --on_spike stop"));
   if (o.metric_for_best_model != BestMetric::none) {
     const std::string asked = cat("--metric_for_best_model ", name_of(o.metric_for_best_model));
     if (!has_held_out(o)) throw ConfigError(cat(asked, " compares held-out losses; ", kGiveHeldOut));

@@ -20,6 +20,7 @@
 #include "trireme/engine/engine.h"
 #include "trireme/measure/peak_rate.h"
 #include "trireme/train/background_save.h"
+#include "trireme/train/checkpoint_interval.h"
 #include "trireme/train/length_change.h"
 #include "trireme/train/memory_watch.h"
 #include "trireme/train/metrics.h"
@@ -44,6 +45,8 @@ class RunInProgress {
         hooks_(hooks),
         run_(options.output_dir),
         guards_(options.guards),
+        interval_(options.save_steps, options.save_minutes, hooks.clock ? hooks.clock : now_seconds),
+        rare_checkpoints_(options.save_steps, options.guards.on_spike != OnSpike::rollback),
         group_(world.make_group("train", {world.identity().all_ranks()})),
         agreement_(*group_, options.engine.device),
         background_save_(run_, agreement_, world.rank(), world.size()) {}
@@ -93,6 +96,7 @@ class RunInProgress {
   void report_resume(int64_t read_bytes, double seconds);
   void report_engine();
   void tell_epoch(double before, double after);
+  void tell_rare_checkpoints(double step_seconds);
   void report_memory();
   // False: a request to stop came first, and the run evaluates when it goes on. Collective.
   bool evaluate();
@@ -106,6 +110,10 @@ class RunInProgress {
   void evaluate_first();
   // `in_background`: as far as training need not wait. The save before is finished first. Collective.
   void save(bool in_background);
+  // Whether the run saves after this step, by rank 0's clock where it is one that decides. Collective.
+  bool save_is_due();
+  // The step after which the run saves whatever its interval is: its last, or this engine's.
+  int64_t saved_anyway() const;
   // An error of `work` is told as one of saving this step.
   void name_if_not_saved(int64_t step, const std::function<void()>& work) const;
   // Goes on with a save that is under way, to its end if `to_end`. Collective.
@@ -152,6 +160,8 @@ class RunInProgress {
   const TrainHooks& hooks_;
   RunDirectory run_;
   StepGuards guards_;
+  CheckpointInterval interval_;
+  RareCheckpoints rare_checkpoints_;
   std::unique_ptr<Group> group_;
   Agreement agreement_;
   std::optional<MemoryWatch> memory_watch_;

@@ -105,6 +105,12 @@ void RunInProgress::tell_epoch(double before, double after) {
            after == static_cast<double>(done) ? " begins after step " : " begins in step ", steps_done_));
 }
 
+void RunInProgress::tell_rare_checkpoints(double step_seconds) {
+  if (interval_.has_minutes()) return;
+  if (const std::string rare = rare_checkpoints_.add_step(step_seconds, steps_done_); !rare.empty())
+    note(rare);
+}
+
 void RunInProgress::report_memory() {
   const ForecastInputs inputs =
       engine_->forecast_inputs(options_of(stage_).per_device_train_batch_size, stage().sequence_tokens);

@@ -73,6 +73,8 @@ void list_checkpoints(OptionList& list, TrainOptions& o) {
             "where a run goes on with other ranks, or a stage shares samples among others: as many samples a "
             "step as before, by --gradient_accumulation_steps");
   list.count("save_steps", o.save_steps, from_to(0, kSteps), "steps between checkpoints; 0: only at the end");
+  list.real("save_minutes", o.save_minutes, from_to(0, 1e6),
+            "a checkpoint also when so many minutes have passed since the last one; 0: by steps alone");
   list.flag(
       "save_in_background", o.engine.save_in_background,
       "training goes on while a checkpoint is written, from a copy in host memory (12 bytes a parameter "

@@ -54,6 +54,7 @@ struct TrainOptions {
   bool resume_with_new_data = false;   // other samples than the checkpoint's run: from their beginning
   bool keep_global_batch = false;  // resumed: accumulation_steps follow from the checkpoint's samples a step
   int64_t save_steps = 500;        // 0: only at the end
+  double save_minutes = 0;         // 0: by steps alone
   int64_t save_total_limit = 0;    // 0: keep all
   BestMetric metric_for_best_model = BestMetric::none;
   int64_t logging_steps = 500;

@@ -53,6 +53,7 @@ void RunInProgress::open_stage(int stage) {
   if (!plan_.engine_changes(engine_stage_, stage).empty()) assemble_anew(stage);
   if (stage_ >= 0) guards_.stage_begins();
   stage_ = stage;
+  rare_checkpoints_.stage_begins(saved_anyway());
   overflowed_steps_ = 0;
   const TokenSource& tokens = data_of(stage).train;
   loader_ = std::make_unique<PackedLoader>(tokens.set, tokens.range, loader_options(stage));
@@ -118,6 +119,7 @@ bool RunInProgress::step() {
   tell_epoch(epochs_before, record.epoch);
   if (progress_) progress_->show(record);
   if (after_change) note(*after_change);
+  tell_rare_checkpoints(record.seconds);
   if (hooks_.on_step) hooks_.on_step(record);
   if (std::exchange(report_due_, false)) report_memory();
   return follow(found);
@@ -254,7 +256,22 @@ void RunInProgress::save(bool in_background) {
       checkpoint_ = save_checkpoint(run_, contents, *engine_, agreement_, limit);
   });
   before_step_["save_seconds"] = now_seconds() - begin;
+  interval_.begin();
   if (!in_background) report_saved();
+}
+
+bool RunInProgress::save_is_due() {
+  if (interval_.is_due_after_step(steps_done_)) return true;
+  // Training would wait for the save that is under way.
+  if (!interval_.has_minutes() || background_save_.pending()) return false;
+  return agreement_.any(reports() && interval_.is_due_by_clock());
+}
+
+int64_t RunInProgress::saved_anyway() const {
+  for (int next = stage_ + 1; next < plan_.count(); ++next)
+    if (!plan_.engine_changes(engine_stage_, next).empty())
+      return plan_.stages[static_cast<size_t>(next)].first_step;
+  return total_steps();
 }
 
 void RunInProgress::name_if_not_saved(int64_t step, const std::function<void()>& work) const {
@@ -285,6 +302,7 @@ TrainOutcome RunInProgress::run() {
   if (reports() && hooks_.out != nullptr) report_start();
   if (hooks_.on_training_begins) hooks_.on_training_begins();
   if (evaluation_due_) evaluate_first();
+  interval_.begin();
   bool stopped = evaluation_due_;
   while (steps_done_ < total_steps() && !stopped) {
     const int due = stage_of_step(plan_.stages, steps_done_);
@@ -299,7 +317,7 @@ TrainOutcome RunInProgress::run() {
                       (last || (options_.eval_steps > 0 && steps_done_ % options_.eval_steps == 0));
     if (evaluation_due_) evaluation_due_ = !evaluate_or_save();
     stopped = evaluation_due_ || (stop_requested() && !last);
-    if (!last && !stopped && (options_.save_steps <= 0 || steps_done_ % options_.save_steps != 0)) continue;
+    if (!last && !stopped && !save_is_due()) continue;
     save(options_.engine.save_in_background && !last && !stopped);
     // If the stop came during the save, all is saved: take no further step.
     if (!last && !stopped) stopped = stop_requested();

@@ -2,7 +2,7 @@
 //
 //   per stage   an engine, if not that of the stage before; loader of its length -> StepBatches
 //               -> Engine::train_step(batches, schedule(step)) -> metrics
-//   per step    all ranks agree whether to stop; every save_steps a checkpoint
+//   per step    all ranks agree whether to stop; a checkpoint every save_steps, or save_minutes
 //
 // A run that stops and resumes at the same topology gives the same bits as one that never stopped. Its state
 // is the engine's, the loader's two numbers and the step; steps pass on nothing else.
@@ -25,6 +25,7 @@ struct TrainHooks {
   const std::atomic<bool>* stop_requested = nullptr;  // set on any rank: finish the step, save, return
   std::function<void()> on_training_begins;           // on every rank, once, when all is prepared
   std::function<void(const StepRecord&)> on_step;     // on every rank, after each step
+  std::function<double()> clock;                      // seconds, for --save_minutes; null: now_seconds
 };
 
 struct TrainOutcome {
