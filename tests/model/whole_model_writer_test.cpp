@@ -113,6 +113,7 @@ TEST_P(WholeModelFolder, files_dtypes_tokenizer_and_what_prepares_images_stay_an
   for (const char* name : {"tokenizer.json", "preprocessor_config.json", "chat_template.jinja",
                            "tokenizer.model", "additional_chat_templates/tool_use.jinja"})
     sharded.write(name, name);
+  sharded.write("tokenizer_config.json", R"({"model_max_length": 9})");
   const auto others = {"consolidated.safetensors", "model.gguf", "adapter_config.json",
                        "pytorch_model.bin.index.json"};
   for (const char* name : others) replace_file(sharded / name, "other weights");
@@ -128,6 +129,8 @@ TEST_P(WholeModelFolder, files_dtypes_tokenizer_and_what_prepares_images_stay_an
   const ModelConfig written = read_model_config(out_.path());
   EXPECT_EQ(written.max_position_embeddings, stretched.max_position_embeddings);
   EXPECT_EQ(written.rope.factor, 16);
+  EXPECT_EQ(read_json(out_ / "tokenizer_config.json"),
+            (Json{{"model_max_length", position_reach(stretched)}}));
   const SafetensorsSet tensors_after(out_.path());
   EXPECT_EQ(tensors_after.at("vision_tower.embeddings.patch_embedding.weight").dtype, "BF16");
   EXPECT_EQ(bytes_of(tensors_after.at("language_model.lm_head.weight")),

@@ -20,6 +20,7 @@
 #include "trireme/train/checkpoint_manifest.h"
 #include "trireme/train/resume.h"
 
+#include "tests/support/file_bytes.h"
 #include "tests/support/file_operations.h"
 #include "tests/train/tiny_run.h"
 
@@ -28,6 +29,7 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
+using testing::bytes_of;
 using ::testing::HasSubstr;
 using testing::TemporaryFolder;
 using testing::tensors_of;
@@ -341,6 +343,24 @@ TEST_F(Checkpoint, has_the_further_chat_templates_of_its_tokenizer) {
   EXPECT_FALSE(fs::exists(run_.checkpoint(1) / templates / "notes.txt"));
   EXPECT_TRUE(read_manifest(run_.checkpoint(1)).files.contains("additional_chat_templates/tool_use.jinja"));
   EXPECT_NO_THROW(verify_checkpoint(run_.checkpoint(1)));
+}
+
+TEST_F(Checkpoint, has_a_tokenizer_that_cuts_no_sooner_than_its_stretched_model_ends) {
+  std::ofstream(model_ / "tokenizer_config.json") << R"({"model_max_length": 512, "x": 1e30})";
+  save(1, 1);
+  EXPECT_EQ(bytes_of(run_.checkpoint(1) / "tokenizer_config.json"),
+            R"({"model_max_length": 512, "x": 1e30})");
+  EngineOptions stretched = adamw();
+  stretched.rope.scaling = "yarn:4";
+  with_engines(
+      1, model_,
+      [&](Engine& engine, Agreement& agreement) {
+        save_checkpoint(run_, {2, {{"step", 2}}, model_}, engine, agreement, 0);
+      },
+      stretched);
+  EXPECT_EQ(bytes_of(run_.checkpoint(2) / "tokenizer_config.json"),
+            R"({"model_max_length": 2048, "x": 1e30})");
+  EXPECT_NO_THROW(verify_checkpoint(run_.checkpoint(2)));
 }
 
 TEST_F(Checkpoint, one_that_a_killed_save_left_is_never_listed_and_goes_at_the_next_save) {

@@ -16,6 +16,7 @@
 #include "trireme/model/finite_values.h"
 #include "trireme/model/language_model.h"
 #include "trireme/model/lora_files.h"
+#include "trireme/model/tokenizer_length.h"
 #include "trireme/model/unit_weights.h"
 
 namespace fs = std::filesystem;
@@ -143,6 +144,7 @@ void write_whole_model(const fs::path& out, const fs::path& whole, const ModelCo
   copy_tokenizer(whole, out);
   const Json json = with_positions_of(read_json(whole / "config.json"), config.raw);
   replace_file(out / "config.json", json.dump(2) + "\n");
+  lengthen_tokenizer(whole, out);
 }
 
 }  // namespace trireme

@@ -6,6 +6,7 @@
 #include "trireme/base/safetensors.h"
 #include "trireme/model/checkpoint_files.h"
 #include "trireme/model/lora_files.h"
+#include "trireme/model/tokenizer_length.h"
 #include "trireme/model/unit_writer.h"
 #include "trireme/train/checkpoint_names.h"
 
@@ -79,8 +80,9 @@ void publish_checkpoint(const RunDirectory& run, const CheckpointTexts& contents
     write_durable(temporary / name, text);
     manifest.files[name] = describe_file(temporary / name);
   }
-  for (const std::string& name : copy_tokenizer(contents.tokenizer_from, temporary))
-    manifest.files[name] = describe_file(temporary / name);
+  const std::vector<std::string> of_tokenizer = copy_tokenizer(contents.tokenizer_from, temporary);
+  lengthen_tokenizer(contents.tokenizer_from, temporary);
+  for (const std::string& name : of_tokenizer) manifest.files[name] = describe_file(temporary / name);
   write_manifest(temporary, manifest);
   sync_folder(temporary);
   run.publish(contents.step);
