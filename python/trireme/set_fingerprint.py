@@ -29,6 +29,7 @@ def set_fingerprint(tokenizer: PreTrainedTokenizerBase, report: SetReport, large
         "documents": report.documents,
         "tokens": report.tokens,
         "prompt_tokens": prompt_tokens,
+        "largest_id": largest_id,
     }
     return json.dumps(fingerprint, indent=1) + "\n"
 

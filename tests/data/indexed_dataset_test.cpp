@@ -296,12 +296,14 @@ TEST(IndexedDataset, an_id_outside_the_vocabulary_names_its_document) {
   std::vector<int64_t> out(4);
   set.read(0, 4, out.data(), 259);
   EXPECT_THAT(message_of<DataError>([&] { set.read(1, 3, out.data(), 258); }),
-              AllOf(HasSubstr("document 0, token 2"), HasSubstr("id 258"), HasSubstr("258 ids")));
+              AllOf(HasSubstr("document 0, token 2"), HasSubstr("id 258"), HasSubstr("258 ids"),
+                    HasSubstr("another tokenizer than the model's, or tokens were added"),
+                    HasSubstr("model.resize_token_embeddings(len(tokenizer))")));
   EXPECT_THAT(message_of<DataError>([&] {
                 IndexedDatasetWriter writer(folder / "other", 300);
                 writer.add_document(std::vector<int32_t>{300});
               }),
-              HasSubstr("token id 300"));
+              AllOf(HasSubstr("token id 300"), HasSubstr("resize_token_embeddings(len(tokenizer))")));
 }
 
 TEST(IndexedDatasetWriter, of_a_token_type_takes_the_ids_that_it_holds) {

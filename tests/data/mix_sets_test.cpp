@@ -1,6 +1,8 @@
 // A mix holds whole documents of its sets, in the shares that were asked for.
 #include "trireme/data/mix_sets.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 
@@ -163,6 +165,10 @@ TEST_F(MixSets, tells_its_tokenizer_where_all_sets_do_and_refuses_two) {
   EXPECT_EQ(made["documents"], report.documents);
   EXPECT_EQ(made["prompt_tokens"], report.prompt_tokens);
   EXPECT_GT(report.prompt_tokens, 0);
+  int64_t largest = 0;
+  for (const Tokens& document : documents_of(path("mix")))
+    for (const int64_t id : document) largest = std::max(largest, std::abs(id));
+  EXPECT_EQ(made["largest_id"], largest);
   check_set_fingerprint(IndexedDataset(path("mix")), folder_.path());
   write_fingerprint(path("short"), "b");
   EXPECT_THAT(message_of<ConfigError>([&] { mix(1, 1); }),

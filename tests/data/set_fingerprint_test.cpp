@@ -1,7 +1,9 @@
 // A set remembers its tokenizer's vocabulary; a model with another one does not read it.
 #include "trireme/data/set_fingerprint.h"
 
+#include <algorithm>
 #include <map>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -77,6 +79,26 @@ TEST_F(SetFingerprint, a_set_that_was_changed_since_is_refused) {
     EXPECT_NO_THROW(check_set_fingerprint(IndexedDataset(folder_ / "set"), folder_ / "model"))
         << "older files count less";
   }
+}
+
+TEST_F(SetFingerprint, a_set_with_an_id_that_the_model_has_no_row_for_is_refused_at_once) {
+  const IndexedDataset set(folder_ / "set");
+  std::vector<int64_t> ids(static_cast<size_t>(set.tokens()));
+  set.read(0, set.tokens(), ids.data());
+  const int64_t largest = *std::ranges::max_element(ids);
+  EXPECT_EQ(read_json(folder_ / "set.set.json")["largest_id"], largest);
+  const auto check = [&](int64_t vocab_size) {
+    return message_of<ConfigError>([&] { check_set_fingerprint(set, folder_ / "model", vocab_size); });
+  };
+  EXPECT_THAT(check(largest), AllOf(HasSubstr("set.set.json"), HasSubstr(cat("the id ", largest)),
+                                    HasSubstr(cat("vocabulary has ", largest, " ids")),
+                                    HasSubstr("model.resize_token_embeddings(len(tokenizer))")));
+  EXPECT_EQ(check(largest + 1), "no error");
+  EXPECT_EQ(check(0), "no error") << "not compared";
+  Json older = read_json(folder_ / "set.set.json");
+  older.erase("largest_id");
+  folder_.write("set.set.json", older.dump());
+  EXPECT_EQ(check(largest), "no error") << "older files do not tell it";
 }
 
 // Unigram: a list of tokens and their scores, by id.

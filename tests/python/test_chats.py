@@ -418,7 +418,7 @@ def test_the_fingerprint_is_of_the_tokenizer_and_the_set(tmp_path, make):
     assert json.loads((tmp_path / "set.set.json").read_text()) == {
         "format": 1, "tokenizer": "some/model", "tokenizer_sha256": "", "vocabulary_sha256": hashlib.sha256(lines).hexdigest(), "vocabulary": len(vocabulary),
         "end_of_text_appended": False, "documents": 2, "tokens": sum(len(ids) for ids, _ in documents),
-        "prompt_tokens": sum(not flag for _, flags in documents for flag in flags),
+        "prompt_tokens": sum(not flag for _, flags in documents for flag in flags), "largest_id": max(max(ids) for ids, _ in documents),
     }  # fmt: skip
 
 

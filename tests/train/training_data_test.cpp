@@ -98,6 +98,35 @@ TEST_F(OpenTokens, of_a_set_whose_ids_mean_other_tokens_in_the_model_are_refused
   EXPECT_THAT(testing::problem_of(options), AllOf(HasSubstr("set.set.json"), HasSubstr("mean other tokens")));
 }
 
+// Tokens were added to the tokenizer, and the model was not made larger.
+TEST_F(OpenTokens,
+       with_an_id_that_the_model_has_no_row_for_are_refused_at_once_and_such_a_tokenizer_is_told) {
+  const fs::path file = run_.model() / "tokenizer.json";
+  Json tokenizer = read_json(file);
+  Json token = tokenizer["added_tokens"][0];
+  for (int id = 701; id <= 704; ++id) {  // of 704 rows, the last is 703
+    token.update({{"id", id}, {"content", cat("<new ", id, ">")}});
+    tokenizer["added_tokens"].push_back(token);
+  }
+  std::ofstream(file) << tokenizer.dump();
+  TrainOptions options = run_.options("run");
+  options.context_stages = "16:2";
+  options.train_file = run_.folder() / "set";
+  const auto tokenize = [&](const std::string& text) {
+    std::ofstream(run_.text()) << text;
+    tokenize_corpus(Tokenizer::load(run_.model()), {run_.text()}, options.train_file, {});
+  };
+  tokenize(std::string(200, 'a') + "<new 703>");
+  EXPECT_THAT(
+      testing::train_on_ranks(2, options).output,
+      AllOf(
+          HasSubstr("has 1 token beyond the model's vocabulary of 704 ids, the first is 704, \"<new 704>\""),
+          HasSubstr("model.resize_token_embeddings(len(tokenizer))")));
+  tokenize(std::string(200, 'a') + "<new 704>");
+  options.output_dir = run_.folder() / "other";
+  EXPECT_THAT(testing::problem_of(options), HasSubstr("set.set.json: the set holds the id 704"));
+}
+
 TEST_F(OpenTokens, of_an_input_at_which_the_system_cannot_look_are_refused_by_name) {
   TrainOptions options = run_.options("run");
   options.train_file = run_.folder() / "loop";

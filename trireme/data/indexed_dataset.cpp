@@ -9,6 +9,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
+#include "trireme/data/tokenizer_vocabulary.h"
 
 namespace trireme {
 
@@ -283,7 +284,8 @@ void IndexedDataset::read(int64_t begin, int64_t count, int64_t* out, int64_t vo
     throw DataError(cat(bin_.path().string(), ": document ", document, ", token ",
                         begin + i - document_begin(document), " (token ", begin + i,
                         " of the set) has the id ", out[i], ", but the model's vocabulary has ", vocab_size,
-                        " ids: the set was made with another tokenizer than the model's"));
+                        " ids: the set was made with another tokenizer than the model's, or ",
+                        kTokensWithoutRows));
   }
 }
 

@@ -1,5 +1,6 @@
 #include "trireme/data/indexed_dataset_writer.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -13,6 +14,7 @@
 #include "trireme/base/file_error.h"
 #include "trireme/base/make_folder.h"
 #include "trireme/base/write_all.h"
+#include "trireme/data/tokenizer_vocabulary.h"
 
 namespace trireme {
 
@@ -112,7 +114,9 @@ void IndexedDatasetWriter::add_sequence(std::span<const int32_t> tokens, Sequenc
   for (const int32_t token : tokens) {
     if (token < 0 || token >= vocab_size_)
       throw DataError(cat(bin_.string(), ": document ", documents(), " has the token id ", token,
-                          ", outside the vocabulary of ", vocab_size_, " ids"));
+                          ", outside the vocabulary of ", vocab_size_,
+                          " ids: another model's tokenizer made it, or ", kTokensWithoutRows));
+    largest_id_ = std::max(largest_id_, token);
     if (type_ == TokenType::uint16)
       append(buffer_, static_cast<uint16_t>(token));
     else

@@ -35,6 +35,7 @@ class IndexedDatasetWriter {
 
   int64_t documents() const { return static_cast<int64_t>(documents_.size()) - 1; }
   int64_t tokens() const { return tokens_; }
+  int64_t largest_id() const { return largest_id_; }  // so far
 
  private:
   IndexedDatasetWriter(const std::filesystem::path& prefix, int64_t vocab_size, TokenType type);
@@ -53,6 +54,7 @@ class IndexedDatasetWriter {
   std::vector<SequenceMode> modes_;  // of the sequences
   std::vector<int64_t> documents_{0};
   int64_t tokens_ = 0;
+  int32_t largest_id_ = 0;
 };
 
 }  // namespace trireme

@@ -122,7 +122,8 @@ MixReport mix_sets(const std::vector<SourceOfMix>& sources, const std::filesyste
   report.tokens = writer.tokens();
   report.fingerprint = fingerprint.has_value();
   if (fingerprint)
-    write_shared_fingerprint(prefix, *fingerprint, report.documents, report.tokens, report.prompt_tokens);
+    write_shared_fingerprint(prefix, *fingerprint, report.documents, report.tokens, report.prompt_tokens,
+                             writer.largest_id());
   for (const Source& source : all) report.sources.push_back(source.of_mix());
   return report;
 }

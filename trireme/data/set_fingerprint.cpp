@@ -1,7 +1,5 @@
 #include "trireme/data/set_fingerprint.h"
 
-#include <limits>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,41 +12,15 @@
 #include "trireme/base/input_file.h"
 #include "trireme/base/json.h"
 #include "trireme/base/sha256.h"
+#include "trireme/data/tokenizer_vocabulary.h"
 
 namespace fs = std::filesystem;
 
 namespace trireme {
 namespace {
 
-constexpr int64_t kLargestTokenizerBytes = int64_t{256} << 20;
-constexpr int64_t kLargestId = std::numeric_limits<int32_t>::max();
-
 std::string hex_sha256(std::string_view bytes) {
   return hex_digits(sha256(bytes));
-}
-
-using TokensById = std::map<int64_t, std::string>;  // id -> token
-
-// The same however the file writes its tokens. Empty of a file that lists none.
-TokensById vocabulary_of(const std::string& text, const std::string& origin) {
-  const Json json = parse_json(text, origin);
-  TokensById tokens;
-  const Json* model = find_field(json, "model", origin);
-  const Json* listed = model == nullptr ? nullptr : find_field(*model, "vocab", origin + ": model");
-  if (listed == nullptr || !listed->is_structured()) return {};
-  const bool is_unigram = listed->is_array();  // [[token, score], ...], by id
-  for (const auto& [key, value] : listed->items()) {
-    if (!is_unigram)
-      tokens[whole_number(value, {0, kLargestId}, cat(origin, ": the id of \"", quotation(key), "\""))] = key;
-    else if (value.is_array() && !value.empty() && value[0].is_string())
-      tokens[std::ssize(tokens)] = value[0].get<std::string>();
-    else
-      throw DataError(cat(origin, ": model: vocab: entry ", key, " is no token with a score"));
-  }
-  if (const Json* added = find_field(json, "added_tokens", origin); added != nullptr && added->is_array())
-    for (const Json& token : *added)
-      tokens[whole_number(token, "id", {0, kLargestId}, origin)] = text_value(token, "content", origin);
-  return tokens;
 }
 
 // SHA-256 of the first `count` tokens in the order of their ids: the ids below `count`, if none is missing.
@@ -78,7 +50,7 @@ std::optional<std::string> first_difference(const TokensById& of_set, const Toke
 std::optional<TokensById> vocabulary_of_set(const fs::path& tokenizer, const std::string& sha256) {
   try {
     const std::string text = InputFile(tokenizer, "a tokenizer.json").whole(kLargestTokenizerBytes);
-    if (hex_sha256(text) == sha256) return vocabulary_of(text, tokenizer.string());
+    if (hex_sha256(text) == sha256) return parse_vocabulary(text, tokenizer.string());
   } catch (const Error&) {
     // Only the error message lacks a detail then.
   }
@@ -95,6 +67,41 @@ void check_counts(const Json& made, const std::string& origin, const IndexedData
     if (made.contains(name) && whole_number(made, name, {}, origin) != found)
       throw DataError(cat(origin, ": is of a set with ", name, " ", quotation(made[name]), ", and ",
                           set.path().string(), " has ", found, ": the set was changed since; make it anew"));
+}
+
+// The set's ids must mean the same tokens in the model's tokenizer.json.
+void check_tokenizer(const Json& made, const fs::path& file, const fs::path& tokenizer) {
+  const std::string origin = file.string();
+  const std::string text = InputFile(tokenizer, "a tokenizer.json").whole(kLargestTokenizerBytes);
+  const std::string made_with = text_value(made, "tokenizer_sha256", origin);
+  if (hex_sha256(text) == made_with) return;  // the quick case
+  const TokensById vocabulary = parse_vocabulary(text, tokenizer.string());
+  const int64_t tokens = whole_number(made, "vocabulary", {}, origin);
+  if (sha256_of_first(tokens, vocabulary) == text_value(made, "vocabulary_sha256", origin)) return;
+  const std::string maker = text_value(made, "tokenizer", origin);
+  std::string why = cat("not all of the set's ", tokens, " ids are the same tokens there");
+  if (const auto of_set = vocabulary_of_set(maker, made_with)) {
+    const auto difference = first_difference(*of_set, vocabulary);
+    if (!difference) return;  // the model has more tokens, some with ids between the set's
+    why = *difference;
+  }
+  throw ConfigError(cat(origin, ": the set was made with the tokenizer ", quotation(maker), " (", tokens,
+                        " tokens); the ids of the model's, ", tokenizer.string(), " (", vocabulary.size(),
+                        " tokens), mean other tokens (", why, "): make the set anew with ",
+                        made_with.empty() ? "python -m trireme.chats" : "trireme tokenize", " --tokenizer ",
+                        tokenizer.parent_path().string(), ", or remove ", file.filename().string(),
+                        " if you know better"));
+}
+
+// Older files do not tell it.
+void check_largest_id(const Json& made, const std::string& origin, int64_t vocab_size) {
+  if (!made.contains("largest_id")) return;
+  const int64_t largest = whole_number(made, "largest_id", {0, kLargestId}, origin);
+  if (vocab_size > 0 && largest >= vocab_size)
+    throw ConfigError(cat(origin, ": the set holds the id ", largest, ", and the model's vocabulary has ",
+                          vocab_size, " ids: another model's tokenizer made the set, or ", kTokensWithoutRows,
+                          "; make the set with the model's tokenizer, or give the model those rows and save "
+                          "it again"));
 }
 
 void write_fingerprint(const fs::path& prefix, const Json& json) {
@@ -121,7 +128,7 @@ std::optional<fs::path> set_with_file(const fs::path& file) {
 
 void write_set_fingerprint(const fs::path& prefix, const SetOrigin& origin) {
   const std::string text = InputFile(origin.tokenizer, "a tokenizer.json").whole(kLargestTokenizerBytes);
-  const TokensById vocabulary = vocabulary_of(text, origin.tokenizer.string());
+  const TokensById vocabulary = parse_vocabulary(text, origin.tokenizer.string());
   const auto tokens = static_cast<int64_t>(vocabulary.size());
   std::error_code error;
   const fs::path absolute = fs::absolute(origin.tokenizer, error);
@@ -133,7 +140,8 @@ void write_set_fingerprint(const fs::path& prefix, const SetOrigin& origin) {
                      {"end_of_text_appended", origin.end_of_text_appended},
                      {"documents", origin.documents},
                      {"tokens", origin.tokens},
-                     {"prompt_tokens", origin.prompt_tokens}};
+                     {"prompt_tokens", origin.prompt_tokens},
+                     {"largest_id", origin.largest_id}};
   write_fingerprint(prefix, json);
 }
 
@@ -167,37 +175,23 @@ std::optional<Json> shared_fingerprint(const std::vector<fs::path>& prefixes) {
 }
 
 void write_shared_fingerprint(const fs::path& prefix, Json fingerprint, int64_t documents, int64_t tokens,
-                              int64_t prompt_tokens) {
-  fingerprint.update({{"documents", documents}, {"tokens", tokens}, {"prompt_tokens", prompt_tokens}});
+                              int64_t prompt_tokens, int64_t largest_id) {
+  fingerprint.update({{"documents", documents},
+                      {"tokens", tokens},
+                      {"prompt_tokens", prompt_tokens},
+                      {"largest_id", largest_id}});
   write_fingerprint(prefix, fingerprint);
 }
 
-void check_set_fingerprint(const IndexedDataset& set, const fs::path& model_dir) {
+void check_set_fingerprint(const IndexedDataset& set, const fs::path& model_dir, int64_t vocab_size) {
   const fs::path file = set_fingerprint_file(set.path()), tokenizer = model_dir / "tokenizer.json";
   if (!is_name_taken(file)) return;
   const Json made = read_json(file);
   const std::string origin = file.string();
   whole_number(made, "format", {1, 1}, origin);
   check_counts(made, origin, set);
-  if (!is_there(tokenizer)) return;
-  const std::string text = InputFile(tokenizer, "a tokenizer.json").whole(kLargestTokenizerBytes);
-  const std::string made_with = text_value(made, "tokenizer_sha256", origin);
-  if (hex_sha256(text) == made_with) return;  // the quick case
-  const TokensById vocabulary = vocabulary_of(text, tokenizer.string());
-  const int64_t tokens = whole_number(made, "vocabulary", {}, origin);
-  if (sha256_of_first(tokens, vocabulary) == text_value(made, "vocabulary_sha256", origin)) return;
-  const std::string maker = text_value(made, "tokenizer", origin);
-  std::string why = cat("not all of the set's ", tokens, " ids are the same tokens there");
-  if (const auto of_set = vocabulary_of_set(maker, made_with)) {
-    const auto difference = first_difference(*of_set, vocabulary);
-    if (!difference) return;  // the model has more tokens, some with ids between the set's
-    why = *difference;
-  }
-  throw ConfigError(cat(origin, ": the set was made with the tokenizer ", quotation(maker), " (", tokens,
-                        " tokens); the ids of the model's, ", tokenizer.string(), " (", vocabulary.size(),
-                        " tokens), mean other tokens (", why, "): make the set anew with ",
-                        made_with.empty() ? "python -m trireme.chats" : "trireme tokenize", " --tokenizer ",
-                        model_dir.string(), ", or remove ", file.filename().string(), " if you know better"));
+  if (is_there(tokenizer)) check_tokenizer(made, file, tokenizer);
+  check_largest_id(made, origin, vocab_size);
 }
 
 }  // namespace trireme

@@ -2,7 +2,7 @@
 //
 //   {"format": 1, "tokenizer": "/models/llama/tokenizer.json", "tokenizer_sha256": "9f...",
 //    "vocabulary_sha256": "3c...", "vocabulary": 128256, "end_of_text_appended": true, "documents": 1000,
-//    "tokens": 123456, "prompt_tokens": 0}
+//    "tokens": 123456, "prompt_tokens": 0, "largest_id": 128009}
 //
 // Training on a set from another tokenizer with as many ids would not fail, but its tokens would mean
 // nothing. Sets of other programs have no such file and are accepted unchecked.
@@ -24,6 +24,7 @@ struct SetOrigin {
   int64_t documents = 0;
   int64_t tokens = 0;
   int64_t prompt_tokens = 0;
+  int64_t largest_id = 0;
 };
 
 std::filesystem::path set_fingerprint_file(const std::filesystem::path& prefix);
@@ -37,12 +38,14 @@ void write_set_fingerprint(const std::filesystem::path& prefix, const SetOrigin&
 std::optional<Json> shared_fingerprint(const std::vector<std::filesystem::path>& prefixes);
 // The same of a set with these counts. Throws DataError.
 void write_shared_fingerprint(const std::filesystem::path& prefix, Json fingerprint, int64_t documents,
-                              int64_t tokens, int64_t prompt_tokens);
+                              int64_t tokens, int64_t prompt_tokens, int64_t largest_id);
 
 // If the set has a fingerprint, it must be that of as many documents, tokens and prompts' tokens. If
 // `model_dir` has a tokenizer.json as well, the set's ids must mean the same tokens in both; the model may
-// have more tokens, and the files may differ otherwise. Throws ConfigError that names both; DataError when a
-// file is damaged or the set was changed since.
-void check_set_fingerprint(const IndexedDataset& set, const std::filesystem::path& model_dir);
+// have more tokens, and the files may differ otherwise. `vocab_size`: above the set's largest id, where the
+// file tells it; 0: not compared. Throws ConfigError that names both; DataError when a file is damaged or the
+// set was changed since.
+void check_set_fingerprint(const IndexedDataset& set, const std::filesystem::path& model_dir,
+                           int64_t vocab_size = 0);
 
 }  // namespace trireme

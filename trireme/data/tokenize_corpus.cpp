@@ -140,7 +140,7 @@ CorpusReport tokenize_corpus(const Tokenizer& tokenizer, const std::vector<std::
   writer.finish();
   update();
   write_set_fingerprint(prefix, {tokenizer.file(), options.append_end_of_text, report.documents,
-                                 report.tokens, report.prompt_tokens});
+                                 report.tokens, report.prompt_tokens, writer.largest_id()});
   return report;
 }
 

@@ -7,6 +7,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/sample_layout.h"
 #include "trireme/data/token_positions.h"
+#include "trireme/data/tokenizer_vocabulary.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/device/tensor_memory.h"
 #include "trireme/forecast/gather_order.h"
@@ -72,7 +73,7 @@ void ModelExecutor::check(const TokenBatch& batch) const {
   if (least.item<int64_t>() < 0 || most.item<int64_t>() >= config_.vocab_size)
     throw DataError(cat("token id ", least.item<int64_t>() < 0 ? least.item<int64_t>() : most.item<int64_t>(),
                         " is outside the model's vocabulary of ", config_.vocab_size,
-                        "; the data were made with another tokenizer"));
+                        "; the data were made with another tokenizer, or ", kTokensWithoutRows));
   if (batch.targets.max().item<int64_t>() >= config_.vocab_size)
     throw DataError(cat("target id ", batch.targets.max().item<int64_t>(),
                         " is outside the model's vocabulary of ", config_.vocab_size));

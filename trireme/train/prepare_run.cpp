@@ -3,6 +3,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/data/tokenizer_vocabulary.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/model/lora_files.h"
 #include "trireme/train/base_weights.h"
@@ -107,6 +108,9 @@ int64_t RunInProgress::longest_context_tokens(int stage) const {
 }
 
 void RunInProgress::look_at_data(const ModelConfig& config) {
+  if (reports())
+    if (const auto text = tell_tokens_without_rows(options_.model_dir, config.vocab_size); !text.empty())
+      note(text);
   std::vector<std::filesystem::path> files;
   for (const TrainOptions& options : plan_.options) {
     const auto found = std::ranges::find(files, options.train_file);

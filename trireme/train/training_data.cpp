@@ -81,7 +81,7 @@ std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, in
                             is_set ? "found one: name a set that every machine sees, or copy this one there"
                                    : "wrote one: give an --output_dir that every machine sees"));
     set = std::make_shared<IndexedDataset>(prefix, is_set ? "" : text.input.string());
-    if (rank == 0 && is_set) check_set_fingerprint(*set, text.tokenizer_from);
+    if (rank == 0 && is_set) check_set_fingerprint(*set, text.tokenizer_from, text.corpus.vocab_size);
   });
   compare_sets(*set, prefix, rank, agreement);
   return set;

@@ -5,6 +5,7 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/agreement.h"
 #include "trireme/data/packed_loader.h"
+#include "trireme/data/tokenizer_vocabulary.h"
 #include "trireme/device/gpu_identity.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/eval/one_rank.h"
@@ -104,6 +105,9 @@ void Validator::open_data(const ModelConfig& config) {
     run.prepare();
   });
   check_output_dir_is_shared(run.path(), lock_, world_.rank(), agreement_);
+  if (world_.rank() == 0)
+    if (const auto text = tell_tokens_without_rows(options_.model_dir, config.vocab_size); !text.empty())
+      note(text);
   const DataSources sources = look_at_sources(options_, config.vocab_size, std::nullopt, agreement_, note);
   data_ = open_training_data(sources, options_.validation_split_percentage, world_.rank(), agreement_, note)
               .train;
