@@ -29,6 +29,7 @@ _BORDERS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "s
 # Of outputs: a value for each token.
 _OF_TOKENS = ("logits", "last_hidden_state", "log_probs", "entropy", "log_sum_sq_probs", "mean_logits", "is_top1", "label_mask")
 _OF_SAMPLE = ("loss", "aux_loss", "router_logits", *OUTPUTS)  # whole already
+LOGITS_TOLD_BYTES = 1 << 30  # of an evaluation's gathered logits, above which it says so
 
 
 class _Loss:
@@ -52,7 +53,10 @@ class WholeBatches:
         self.model = model
         self.shared = shared
         self.averaged_over = averaged_over
-        self.logits_beside_loss = False  # logits [B, S, V] of all tokens also where the call gave labels
+        self._logits_beside_loss = False  # logits [B, S, V] of all tokens also where the call gave labels
+        self._logits_stay = False  # on the rank whose tokens they are
+        self._own_logits = None  # which stayed, and of which sequence
+        self._told_of_logits = False
         self._told_of_padding = False
         self._shifted = False  # the call gave shift_labels
         self._num_targets = None
@@ -69,6 +73,21 @@ class WholeBatches:
             del self.model.__dict__["_loss_function"]
             if self._kept is not None:
                 self.model.loss_function = self._kept
+
+    @contextlib.contextmanager
+    def logits_wanted(self, wanted: bool, stay: bool) -> Iterator[None]:
+        """While it lasts a call gives logits beside a loss, too, where they are wanted; if they stay, only own_logits() has them."""
+        self._logits_beside_loss, self._logits_stay = wanted, stay
+        try:
+            yield
+        finally:
+            self._logits_beside_loss, self._logits_stay, self._own_logits = False, False, None
+
+    def own_logits(self) -> tuple[torch.Tensor, SequenceOfCall]:
+        """[B, s, V] of the last call, and the sequence that its tokens are of."""
+        if self._own_logits is None:
+            raise ConfigError("logits_by_token: the model gave no logits, expected them for preprocess_logits_for_metrics")
+        return self._own_logits
 
     def cut(self, given: dict[str, Any], weights: WatchedWeights) -> tuple[dict[str, Any], SequenceOfCall, Optional[torch.Tensor]]:
         """Collective. What the model gets, the sequence, and the whole attention_mask where one masks something."""
@@ -115,6 +134,21 @@ class WholeBatches:
                 "kernels differ in it too, and the loss counts them: set their labels to -100",
                 stacklevel=2,
             )
+
+    def _tell_of_logits(self, logits: torch.Tensor, tokens: int) -> None:
+        """Once, on every rank, for a warning may be an error: before memory ends where nobody thinks of logits."""
+        batch, own_tokens, vocabulary = logits.shape
+        whole_bytes = batch * tokens * vocabulary * logits.element_size()
+        if self._told_of_logits or own_tokens == tokens or whole_bytes <= LOGITS_TOLD_BYTES:
+            return
+        self._told_of_logits = True
+        warnings.warn(
+            f"with_sequence_parallel: this evaluation gathers logits of [{batch}, {tokens}, {vocabulary}] on every rank, {whole_bytes} bytes "
+            f"({whole_bytes / (1 << 30):.1f} GiB), and preprocess_logits_for_metrics gets them whole. If what it makes of a token's logits needs no "
+            "other token (logits.argmax(-1)), with_sequence_parallel(..., logits_by_token=True) gathers that alone; evaluation of the loss "
+            "(prediction_loss_only=True) gathers none",
+            stacklevel=2,
+        )
 
     def _next_token(self) -> bool:
         """Whether the model's labels are those of the next token; of the token itself, if not."""
@@ -167,7 +201,7 @@ class WholeBatches:
                 f"trireme.parallelize: {type(output).__name__} has a loss that is not what the model's loss_function took, or more than that (a term "
                 "that its forward adds would be of this rank's tokens alone): leave the labels out and take the loss of the logits"
             )
-        if "loss" in fields and not self.logits_beside_loss:
+        if "loss" in fields and not self._logits_beside_loss:
             fields.pop("logits", None)
         for name in _OF_TOKENS:
             if name in fields:
@@ -176,6 +210,11 @@ class WholeBatches:
                         f"trireme.parallelize: the model gives {name} of {tuple(fields[name].shape)} for "
                         f"{sequence.lengths[sequence.shared.rank]} tokens of this rank, expected a value for each: it is refused"
                     )
+                if name == "logits" and self._logits_stay:
+                    self._own_logits = fields.pop(name), sequence
+                    continue
+                if name == "logits" and self._logits_beside_loss:
+                    self._tell_of_logits(fields[name], sum(sequence.lengths))
                 fields[name] = gather_with_gradient(fields[name], sequence.shared, sequence.lengths, self.averaged_over)
                 if name not in ("logits", "last_hidden_state") and not self._shifted:
                     fields[name] = fields[name][:, :-1]  # the last token has no target: as without shift_labels

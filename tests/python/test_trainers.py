@@ -4,13 +4,14 @@ import inspect
 import multiprocessing
 import os
 import pickle
+import re
 import traceback
 import types
 
 import numpy as np
 import pytest
 import torch
-from trainer_cases import CASES, make_model, make_tokenizer, run, sizes, write_rows
+from trainer_cases import CASES, OTHERS, make_model, make_tokenizer, run, write_rows
 
 STARTED_SECONDS = 420
 PRELOADED = ["torch", "transformers.trainer", "trl.trainer.sft_trainer", "trl.trainer.dpo_trainer", "peft", "trireme.hf"]
@@ -35,7 +36,7 @@ def work(rank, world, folder, runs):
     for number, (case, options) in enumerate(runs):
         try:
             into = folder / f"run{number}"
-            result = run(case, into, **options) if case in CASES else sizes(into)
+            result = run(case, into, **options) if case in CASES else OTHERS[case](into)
         except BaseException:
             result = traceback.format_exc()
         if rank == 0 or isinstance(result, str):
@@ -122,7 +123,7 @@ def some(truths, cases):
 
 
 FEW = ["Trainer", "SFT, bfd", "DPO"]
-GATE = [*FEW, "Trainer, metrics", "Trainer, batches of equal cost", "Trainer, by length", "SFT, LoRA"]
+GATE = [*FEW, "Trainer, metrics", "Trainer, metrics by token", "SFT, metrics by token", "Trainer, batches of equal cost", "Trainer, by length", "SFT, LoRA"]
 FSDP = {"fsdp": "full_shard", "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]}}
 
 
@@ -201,6 +202,12 @@ def test_a_trainer_takes_the_sizes_that_it_was_given_whatever_was_made_before(al
     compare_all(alone(["Trainer"]), found, second)
     assert found["sizes", "{}"]["ring"] == 2
     assert "got sp 2 (ring 2), but an Accelerator with sp 2 was made after this trainer's arguments" in found["sizes", "{}"]["words"]
+
+
+def test_an_evaluation_says_once_how_many_bytes_of_logits_it_gathers(tmp_path):
+    whole, by_token = results(2, tmp_path / "runs", [("told of logits", {})])["told of logits", "{}"]
+    assert len(whole) == 1 and re.search(r"gathers logits of \[2, \d\d, 64\] on every rank, \d{5} bytes .*logits_by_token=True", whole[0])
+    assert by_token == []
 
 
 def test_one_process_tells_that_all_share_each_sample(capsys):

@@ -1,5 +1,7 @@
 """What test_trainers.py runs with one process and with several: cases of Trainer, SFTTrainer and DPOTrainer, 20 steps each."""
 
+import warnings
+
 import numpy as np
 import torch
 from torch.distributed.fsdp import FSDPModule
@@ -94,6 +96,20 @@ def token_accuracy(prediction):
     return {"accuracy": float((found == labels)[labels != -100].mean()), "tokens": float((labels != -100).sum()), "rows": float(len(labels))}
 
 
+def likeliest(logits, labels):
+    """Of each token by itself, in two dtypes."""
+    return logits.argmax(-1), logits.argmax(-1) == labels
+
+
+def shares_of_likeliest(prediction):
+    (found, same), labels = prediction.predictions, prediction.label_ids
+    next_found, next_labels = found[:, :-1], labels[:, 1:]
+    return {"accuracy": float((next_found == next_labels)[next_labels != -100].mean()), "same": float(same[labels != -100].sum())}
+
+
+BY_TOKEN = dict(compute_metrics=shares_of_likeliest, preprocess_logits_for_metrics=likeliest, logits_by_token=True)
+
+
 def make_lora(**more):
     from peft import LoraConfig
 
@@ -104,12 +120,14 @@ def make_lora(**more):
 CASES = {
     "Trainer": ("Trainer", "tokens", dict(eval_strategy="steps", eval_steps=10, per_device_eval_batch_size=5), {}),
     "Trainer, metrics": ("Trainer", "tokens", dict(eval_strategy="steps", eval_steps=10), dict(compute_metrics=token_accuracy)),
+    "Trainer, metrics by token": ("Trainer", "tokens", dict(eval_strategy="steps", eval_steps=10), BY_TOKEN),
     "Trainer, label smoothing": ("Trainer", "tokens", dict(label_smoothing_factor=0.1), {}),
     "Trainer, compute_loss_func": ("Trainer", "tokens", {}, dict(compute_loss_func=own_loss)),
     "Trainer, checkpointing": ("Trainer", "tokens", dict(gradient_checkpointing=True), {}),
     "Trainer, batches of equal cost": ("Trainer", "tokens", dict(train_sampling_strategy="batch_rebalance"), {}),
     "Trainer, by length": ("Trainer", "tokens", dict(train_sampling_strategy="group_by_length"), {}),
     "SFT": ("SFTTrainer", "text", dict(eval_strategy="steps", eval_steps=10), {}),
+    "SFT, metrics by token": ("SFTTrainer", "text", dict(eval_strategy="steps", eval_steps=10), BY_TOKEN),
     "SFT, bfd": ("SFTTrainer", "text", dict(packing=True, max_length=57, packing_strategy="bfd"), {}),
     "SFT, wrapped": ("SFTTrainer", "text", dict(packing=True, max_length=41, packing_strategy="wrapped"), {}),
     "SFT, assistant only": ("SFTTrainer", "chat", dict(assistant_only_loss=True), {}),
@@ -139,10 +157,12 @@ def run(case, folder, sp_size=None, micro_batches=2, steps=STEPS, resume=None, s
     library = transformers if name == "Trainer" else trl
     trainer_class = getattr(library, name)
     world = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+    more = dict(more)
+    by_token = more.pop("logits_by_token", False)
     if sp_size:
         from trireme.hf import with_sequence_parallel
 
-        trainer_class = with_sequence_parallel(trainer_class, sp_size=sp_size)
+        trainer_class = with_sequence_parallel(trainer_class, sp_size=sp_size, logits_by_token=by_token)
     settings = dict(
         output_dir=str(folder),
         max_steps=steps,
@@ -162,7 +182,6 @@ def run(case, folder, sp_size=None, micro_batches=2, steps=STEPS, resume=None, s
         **settings,
     )
     settings.update(options)
-    more = dict(more)
     if name == "Trainer":
         more["data_collator"] = pad
         settings.setdefault("remove_unused_columns", False)
@@ -220,6 +239,31 @@ def sizes(folder):
     except ConfigError as error:
         words = str(error)
     return {"ring": sft.args.parallelism_config.sp_ring, "words": words}
+
+
+def told_of_logits(folder):
+    """Of two ranks: what an evaluation says of the logits that it gathers, in two evaluations of one run, and by token."""
+    import datasets
+    import transformers
+    import trireme.whole_batches
+    from trireme.hf import with_sequence_parallel
+
+    trireme.whole_batches.LOGITS_TOLD_BYTES = 10000
+    rows = datasets.load_from_disk(str(folder.parent / "tokens")).select(range(2))
+    more = dict(train_dataset=rows, eval_dataset=rows, data_collator=pad, compute_metrics=lambda _: {})
+    settings = dict(report_to="none", use_cpu=True, remove_unused_columns=False, max_steps=2, eval_strategy="steps", eval_steps=1, disable_tqdm=True)
+    found = []
+    for by_token in (False, True):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            arguments = transformers.TrainingArguments(str(folder), **settings)
+            trainer_class = with_sequence_parallel(transformers.Trainer, sp_size=2, logits_by_token=by_token)
+            trainer_class(make_model(), arguments, preprocess_logits_for_metrics=likeliest, **more).train()
+        found.append([str(warning.message) for warning in told if "gathers logits" in str(warning.message)])
+    return found
+
+
+OTHERS = {"sizes": sizes, "told of logits": told_of_logits}
 
 
 def weights_of(model):

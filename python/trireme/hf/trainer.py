@@ -26,23 +26,29 @@ from ..model_calls import ModelCalls
 from ..model_in_use import pretrained_model_in
 from ..parallelize import over_ranks
 from .data_rank_loader import DispatchedBatches
+from .logits_by_token import HookByToken, check_hook_by_token
 from .parallelism_config import SP_SIZE_VARIABLE, ParallelismConfig
 
 TESTED_TRL = "1.16."
 Trainer = TypeVar("Trainer", bound=type)
 
 
-def with_sequence_parallel(trainer_class: Trainer, *, sp_size: Optional[int] = None, sp_ring: Optional[int] = None) -> Trainer:
+def with_sequence_parallel(
+    trainer_class: Trainer, *, sp_size: Optional[int] = None, sp_ring: Optional[int] = None, logits_by_token: bool = False
+) -> Trainer:
     """``with_sequence_parallel(SFTTrainer)(model, args, ...)``: the trainer, with its signature, whose ranks share each sample.
 
     trainer_class: transformers.Trainer, or trl's SFTTrainer or DPOTrainer, or a class of yours that derives from one of them.
     sp_size: ranks that share a sample; if None, PARALLELISM_CONFIG_SP_SIZE of the environment, or all ranks. Beside an
         ``args.parallelism_config`` (a trireme.hf.ParallelismConfig) leave both sizes out, or give the same.
     sp_ring: of them, those of the ring, for more ranks than query heads (trireme.SequenceGroup).
+    logits_by_token: the trainer's preprocess_logits_for_metrics gives for each token something of that token's logits and label alone, as
+        ``lambda logits, labels: logits.argmax(-1)`` does. It is called on each rank's tokens, logits [B, s, V] and labels [B, s], and what it
+        gives is gathered: a tensor or a tuple of tensors [B, s, ...]. Otherwise it gets the logits whole.
 
     A batch is what one sequence group trains on: per_device_train_batch_size samples, of which each rank holds its tokens. Losses,
     gradients, gradient norm and logs are those of one process for each group. Logits are gathered whole, [B, S, V] on every rank,
-    where something asks for them: compute_loss_func, label_smoothing_factor, compute_metrics.
+    where something asks for them: compute_loss_func, label_smoothing_factor, compute_metrics without logits_by_token.
     Raises ConfigError for what it refuses: another parallelism_config, use_liger_kernel, neftune_noise_alpha, and what trireme.parallelize refuses.
     """
     if not (isinstance(trainer_class, type) and issubclass(trainer_class, transformers.Trainer)):
@@ -67,10 +73,12 @@ def with_sequence_parallel(trainer_class: Trainer, *, sp_size: Optional[int] = N
         self._given_config = None if config is getattr(given, "_trireme_made_config", None) else config
         self._counts_by_mask = weakref.WeakKeyDictionary()
         trainer_class.__init__(self, *arguments, **keywords)
+        if logits_by_token:
+            check_hook_by_token(self, trainer_class)
         if self.label_smoother is not None:
             self.label_smoother = functools.partial(_smoothed, self.label_smoother, self._loss_shifts_labels)
 
-    own = {"_sp_size": sp_size, "_sp_ring": sp_ring, "__init__": init}
+    own = {"_sp_size": sp_size, "_sp_ring": sp_ring, "_logits_by_token": logits_by_token, "__init__": init}
     own.update({"__doc__": trainer_class.__doc__, "__module__": trainer_class.__module__})
     return type(f"SequenceParallel{trainer_class.__name__}", (_SequenceParallel, trainer_class), own)
 
@@ -79,6 +87,8 @@ class _SequenceParallel:
     trireme_shares_samples = True  # to ParallelismConfig, which refuses a plain trainer
     _sp_size: Optional[int]
     _sp_ring: Optional[int]
+    _logits_by_token: bool
+    _hook_by_token: Optional[HookByToken] = None  # of the evaluation that runs
     _counts_tokens = False
     _running: Optional[list[ModelCalls]] = None  # the model's, and its reference's, while they are over ranks
     _counts_by_mask: weakref.WeakKeyDictionary  # of the models that were looked at
@@ -211,7 +221,7 @@ class _SequenceParallel:
             del self.model._is_accelerate_prepared
 
     def evaluation_loop(self, dataloader, *arguments, **keywords):
-        with self._over_ranks():
+        with self._over_ranks(), self._own_hook():
             output = super().evaluation_loop(dataloader, *arguments, **keywords)
         source = _source_of(dataloader)
         return output._replace(num_samples=len(source.dataset)) if source is not dataloader and has_length(source.dataset) else output
@@ -233,12 +243,24 @@ class _SequenceParallel:
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
         self._look_once()
-        calls = self._running[0]
-        calls.whole.logits_beside_loss = not prediction_loss_only
+        hook = None if prediction_loss_only else self._hook_by_token
+        whole = self._running[0].whole
+        with whole.logits_wanted(not prediction_loss_only, stay=hook is not None):
+            loss, logits, labels = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+            return loss, logits if hook is None else hook(*whole.own_logits(), labels), labels
+
+    @contextlib.contextmanager
+    def _own_hook(self) -> Iterator[None]:
+        """prediction_step calls it in the place of the evaluation loop."""
+        hook = self.preprocess_logits_for_metrics
+        if not self._logits_by_token:
+            yield
+            return
+        self._hook_by_token, self.preprocess_logits_for_metrics = HookByToken(hook), None
         try:
-            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+            yield
         finally:
-            calls.whole.logits_beside_loss = False
+            self._hook_by_token, self.preprocess_logits_for_metrics = None, hook
 
     @contextlib.contextmanager
     def _over_ranks(self) -> Iterator[None]:

@@ -1,0 +1,91 @@
+"""preprocess_logits_for_metrics on each rank's tokens: what it gives arrives whole, and what is not by token is refused on every rank."""
+
+import pytest
+import torch
+import transformers
+import trireme
+from trainer_cases import likeliest, make_model, own_loss, pad, token_accuracy
+from trireme.hf import with_sequence_parallel
+from trireme.hf.logits_by_token import HookByToken
+from trireme.sequence_of_call import SequenceOfCall
+
+TOKENS, VOCABULARY = 9, 7
+
+
+def of_call(group):
+    """Logits of this rank's tokens, the sequence, and logits and labels of all tokens."""
+    shared = trireme.SequenceGroup(group)
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(2, TOKENS, VOCABULARY, generator=generator)
+    labels = torch.randint(0, VOCABULARY, (2, TOKENS), generator=generator)
+    begin, end = shared.spans(TOKENS)[0]
+    return logits[:, begin:end], SequenceOfCall(shared, shared.lengths(TOKENS), [], [], False, TOKENS - 1, False), logits, labels
+
+
+def largest_of_the_next(logits, labels):
+    return torch.nn.functional.pad(logits.amax(-1)[:, 1:], (0, 1))
+
+
+NOT_BY_TOKEN = [
+    ("a tensor of", "a tensor of", lambda logits, labels: logits[:, :-1].argmax(-1)),
+    ("a list", "a list", lambda logits, labels: logits.argmax(-1).tolist()),
+    ("other values for", "other values for", largest_of_the_next),
+    ("other values for", "other values for", lambda logits, labels: logits.cumsum(1)),
+    ("something else on another rank", "a NoneType", lambda logits, labels: logits.argmax(-1) if logits.shape[1] != 4 else None),
+]
+
+
+def run_hooks(group):
+    own, sequence, logits, labels = of_call(group)
+    for dtype in (torch.bool, torch.int16, torch.bfloat16, torch.float64):
+        found = HookByToken(lambda some, _: (some * 3).to(dtype))(own, sequence, labels)
+        assert torch.equal(found, (logits * 3).to(dtype))
+    assert all(map(torch.equal, HookByToken(likeliest)(own, sequence, labels), likeliest(logits, labels)))
+    assert torch.equal(HookByToken(lambda some, none: some.amax(-1))(own, sequence, None), logits.amax(-1))
+    for of_ranks in NOT_BY_TOKEN:
+        with pytest.raises(trireme.ConfigError, match=f"preprocess_logits_for_metrics gave {of_ranks[group.rank()]}.*, expected a tensor"):
+            HookByToken(of_ranks[-1])(own, sequence, labels)
+
+
+def test_what_the_hook_gives_arrives_whole_or_is_refused_on_every_rank(ranks):
+    ranks.run(run_hooks, 2)
+
+
+def make_trainer(folder, base=transformers.Trainer, model=None, label_smoothing_factor=0.0, **more):
+    settings = dict(report_to="none", use_cpu=True, remove_unused_columns=False, label_smoothing_factor=label_smoothing_factor)
+    arguments = transformers.TrainingArguments(str(folder), **settings)
+    more.update(eval_dataset=[{"input_ids": list(range(3, 12)), "labels": [-100] * 9}] * 2, data_collator=without_labels)
+    return with_sequence_parallel(base, logits_by_token=True)(model or make_model(), arguments, **more)
+
+
+def without_labels(rows):
+    return {"input_ids": pad(rows)["input_ids"]}
+
+
+def test_a_batch_without_labels_has_them_too(tmp_path):
+    trainer = make_trainer(tmp_path, preprocess_logits_for_metrics=lambda logits, labels: (logits.argmax(-1), logits.amax(-1)))
+    hook = trainer.preprocess_logits_for_metrics
+    with torch.no_grad():
+        logits = trainer.model.eval()(**without_labels(trainer.eval_dataset)).logits
+    found, largest = trainer.predict(trainer.eval_dataset).predictions
+    assert torch.equal(torch.from_numpy(found), logits.argmax(-1)) and torch.allclose(torch.from_numpy(largest), logits.amax(-1))
+    assert trainer.preprocess_logits_for_metrics is hook
+
+
+def test_what_reads_whole_logits_is_refused_beside_it(tmp_path):
+    class Own(transformers.Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, **more):
+            return super().compute_loss(model, inputs, return_outputs, **more)
+
+    hook = dict(compute_metrics=token_accuracy, preprocess_logits_for_metrics=likeliest)
+    with pytest.raises(trireme.ConfigError, match="got no preprocess_logits_for_metrics"):
+        make_trainer(tmp_path, compute_metrics=token_accuracy)
+    with pytest.raises(trireme.ConfigError, match="got compute_loss_func"):
+        make_trainer(tmp_path, **hook, compute_loss_func=own_loss)
+    with pytest.raises(trireme.ConfigError, match="got label_smoothing_factor"):
+        make_trainer(tmp_path, **hook, label_smoothing_factor=0.1)
+    with pytest.raises(trireme.ConfigError, match="got Own with a compute_loss of its own"):
+        make_trainer(tmp_path, Own, **hook)
+    trainer = make_trainer(tmp_path, model=make_model().model, **hook)
+    with pytest.raises(trireme.ConfigError, match="the model gave no logits"):
+        trainer.predict(trainer.eval_dataset)
