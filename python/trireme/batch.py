@@ -8,6 +8,7 @@ import torch
 
 from .errors import ConfigError
 from .sequence_group import Group, sequence_group
+from .valid_tokens import valid_tokens
 
 
 def shard(batch: Mapping[str, Any], group: Group = None) -> dict[str, Any]:
@@ -19,8 +20,9 @@ def shard(batch: Mapping[str, Any], group: Group = None) -> dict[str, Any]:
     - ``labels`` leave as ``shift_labels``: the target of each token, shifted in the whole sample before it was cut, so
       that no token at the end of a shard loses its own. -100 stands where there is none. Give them to trireme.loss.
     - ``position_ids`` are made (0, 1, ... S - 1) where the batch has none.
-    - ``attention_mask`` goes where nothing is masked; a mask of [B, 1, S, S] is refused. So is any beside position_ids that
-      restart (by the call of the model, where something is masked): transformers lets such documents see each other.
+    - ``attention_mask`` goes where nothing is masked; a mask of [B, 1, S, S] is refused, and one that numbers
+      documents. So is any beside position_ids that restart (by the call of the model, where something is masked):
+      transformers lets such documents see each other.
 
     The ranks must hold the same batch. The shard of input_ids remembers which one it is of until it is copied, to another
     device say, and the call of the model refuses shards of different batches.
@@ -41,7 +43,7 @@ def shard(batch: Mapping[str, Any], group: Group = None) -> dict[str, Any]:
     if whole.get("position_ids") is None:
         whole["position_ids"] = torch.arange(tokens, device=batch[named].device).expand(samples, tokens)
     mask = whole.get("attention_mask")
-    if torch.is_tensor(mask) and mask.dim() == 2 and bool(mask.all()):
+    if torch.is_tensor(mask) and mask.dim() == 2 and bool(valid_tokens(mask, "shard").all()):
         positions = batch.get("position_ids")
         if positions is not None and (positions[..., 1:] != positions[..., :-1] + 1).any():
             raise ConfigError(

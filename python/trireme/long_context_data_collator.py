@@ -18,6 +18,7 @@ import torch
 
 from .batch import shifted_labels
 from .errors import ConfigError
+from .valid_tokens import valid_tokens
 
 IGNORED = -100  # the label of what is no target
 COLUMNS = {"input_ids", "labels", "attention_mask", "position_ids", "seq_lengths"}  # of a feature
@@ -136,7 +137,7 @@ class LongContextDataCollator:
                 + "; expected one dimension, at least a token, and the same length"
             )
         if "attention_mask" in given:
-            keep = given.pop("attention_mask").bool()
+            keep = valid_tokens(given.pop("attention_mask"), f"LongContextDataCollator: feature {place}")
             held = keep.nonzero().flatten()
             if len(held) == 0 or len(held) != held[-1] - held[0] + 1:
                 raise ConfigError(

@@ -15,6 +15,7 @@ from .batch import SHARD_OF, checksum, fingerprint, gather
 from .errors import ConfigError
 from .same_weights import WatchedWeights
 from .sequence_group import SequenceGroup
+from .valid_tokens import valid_tokens
 
 IMAGES = ("pixel_values", "pixel_values_videos")  # what a model that reads images too is called with
 _COMPARED = ("input_ids", "labels", "shift_labels", "position_ids", "attention_mask")
@@ -174,7 +175,7 @@ def _check_lengths(lengths: list[int]) -> None:
 
 
 def _borders(batch, tokens, positions, mask):
-    valid = None if mask is None else mask.bool().cpu()
+    valid = None if mask is None else valid_tokens(mask, "trireme.parallelize")
     edge = torch.zeros(batch, max(tokens - 1, 0), dtype=torch.bool, device="cpu")
     padded = edge if valid is None else valid[:, 1:] != valid[:, :-1]
     restart = edge if positions is None else positions[:, 1:] != positions[:, :-1] + 1

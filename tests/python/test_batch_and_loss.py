@@ -181,6 +181,8 @@ def run_refusals(group):
         ("got labels", {"input_ids": ids, "labels": ids[:, 1:]}),
         ("expected one of them", {"input_ids": ids, "labels": ids, "shift_labels": ids}),
         ("got an attention_mask", {"input_ids": ids, "attention_mask": torch.ones(1, 1, 6, 6)}),
+        ("expected 1 for a token and 0 for padding.*neat_packing", {"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 2, 2, 2, 0]])}),
+        ("values from 1 to 2", {"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 2, 2, 2, 2]])}),
         (
             "restart beside an attention_mask",
             {"input_ids": ids, "attention_mask": torch.ones(1, 6), "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2]])},

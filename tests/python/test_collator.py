@@ -152,6 +152,7 @@ REFUSED_FEATURES = {
     "labels of .2": [{"input_ids": [1, 2, 3], "labels": [1, 2]}],
     "some of them with labels": [{"input_ids": [1]}, {"input_ids": [1], "labels": [1]}],
     "with a hole": [{"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]}],
+    "feature 0: got an attention_mask with values from 0 to 2": [{"input_ids": [1, 2, 3], "attention_mask": [1, 2, 0]}],
     "seq_lengths .2, 2. for 3": [{"input_ids": [1, 2, 3], "seq_lengths": [2, 2]}],
     "at least a token": [{"input_ids": []}],
 }

@@ -413,6 +413,7 @@ def run_refused_calls(group):
         "called with use_cache": dict(part, use_cache=True),
         "neither input_ids": {},
         "with a hole": dict(part, attention_mask=hole),
+        "with values from 1 to 2": dict(part, attention_mask=torch.full_like(ids, 1 + group.rank())),
         "restart beside an attention_mask": dict(packed, attention_mask=torch.ones_like(packed["input_ids"])),
         "the ranks' calls differ": dict(part) if group.rank() else dict(part, attention_mask=hole),
         "the shard's tokens alone": dict(part, attention_mask=torch.ones(2, 29)),

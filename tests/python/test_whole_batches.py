@@ -195,6 +195,7 @@ def run_refused(group):
         "return_dict": dict(batch, return_dict=False),
         "logits_to_keep": dict(batch, logits_to_keep=1),
         "use_cache": dict(batch, use_cache=True),
+        "with values from 1 to 2": dict(batch, attention_mask=torch.tensor([[1] * 20 + [2] * 9])),
         "got attention_mask as a dict, expected a tensor": dict(batch, attention_mask={"full_attention": None}),
     }
     with trireme.parallelize(model, group, whole_batches=True):
