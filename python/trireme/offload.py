@@ -44,7 +44,8 @@ def offload_activations(
 
     Gradients are the same to the bit: tensors come back with their values and strides. A tensor that is saved twice is
     kept once. Forward belongs into the block, backward may come later. Undone on exit.
-    Raises ConfigError for layers that run within torch.utils.checkpoint (with use_reentrant=True, in backward).
+    Raises ConfigError for layers that run within torch.utils.checkpoint (with use_reentrant=True, in backward), and where pinned
+    host memory ends.
     """
     layers = list(layers) if layers is not None else _layers_of(model)
     devices = {parameter.device.type for layer in layers for parameter in layer.parameters()}
@@ -167,11 +168,29 @@ class _PinnedHost:
 
     def __init__(self):
         self.streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._kept: weakref.WeakSet[_OnHost] = weakref.WeakSet()
 
     def __call__(self, tensor: torch.Tensor) -> _OnHost:
         if tensor.device not in self.streams:
             self.streams[tensor.device] = torch.cuda.Stream(tensor.device)
-        return _OnHost(tensor, self.streams[tensor.device])
+        kept = _OnHost(tensor, self._pieces(tensor), self.streams[tensor.device])
+        self._kept.add(kept)
+        return kept
+
+    def _pieces(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        try:
+            return [torch.empty(size, dtype=tensor.dtype, pin_memory=True) for size in piece_sizes(tensor.numel(), tensor.element_size())]
+        except RuntimeError as error:
+            if "out of memory" not in str(error):
+                raise
+            # CUDA says this of the host's memory too, and a reader would look at the GPU's.
+            held_bytes = sum(kept.pinned_bytes for kept in self._kept)
+            raise ConfigError(
+                f"trireme.offload_activations: pinned host memory is exhausted, not the GPU's: got none for {tensor.numel() * tensor.element_size()} bytes "
+                f"of {tuple(tensor.shape)}, beside {held_bytes} bytes that this process keeps in it ({held_bytes / (1 << 30):.1f} GiB; each process on this "
+                "host has its own). Offload less (layers=, min_bytes=), let more ranks share a sample, run fewer processes on this host, or give a "
+                "store= that keeps tensors in memory that is not pinned"
+            ) from error
 
 
 SMALLEST_PIECE_BYTES = 1 << 20
@@ -191,10 +210,10 @@ def piece_sizes(elements: int, element_bytes: int) -> list[int]:
 
 
 class _OnHost:
-    def __init__(self, tensor: torch.Tensor, stream: torch.cuda.Stream):
+    def __init__(self, tensor: torch.Tensor, pieces: list[torch.Tensor], stream: torch.cuda.Stream):
         self.stream, self.device, self.shape, self.dtype = stream, tensor.device, tensor.shape, tensor.dtype
-        self.sizes = piece_sizes(tensor.numel(), tensor.element_size())
-        self.pieces = [torch.empty(size, dtype=tensor.dtype, pin_memory=True) for size in self.sizes]
+        self.pieces, self.sizes = pieces, [piece.numel() for piece in pieces]
+        self.pinned_bytes = tensor.numel() * tensor.element_size()
         self._coming: Optional[torch.Tensor] = None
         stream.wait_stream(torch.cuda.current_stream(tensor.device))
         with torch.cuda.stream(stream):

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import types
 
 import pytest
 import torch
@@ -296,3 +297,29 @@ def test_pinned_memory_gives_a_tensor_back_in_step_with_the_computation(monkeypa
         back = load()
         assert told == ["side waits for main"] + ["side copies"] * 3 + [("side", "uses", back.data_ptr()), "main waits for side"]
         assert torch.equal(back, expected)
+
+
+def test_where_pinned_memory_ends_the_host_is_named_and_not_the_gpu(monkeypatch):
+    empty, left = torch.empty, [1 << 20, 1 << 20]
+
+    def pinned_twice(*size, pin_memory=False, **options):
+        if pin_memory and not left:
+            raise RuntimeError(refusal)
+        if pin_memory:
+            left.pop()
+        return empty(*size, **options)
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _device: types.SimpleNamespace(wait_stream=lambda other: None))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: None)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda of, stream: None)
+    monkeypatch.setattr(torch, "empty", pinned_twice)
+    store, refusal = _PinnedHost(), "CUDA error: out of memory"
+    kept, dropped = store(torch.zeros(1 << 18)), store(torch.zeros(1 << 18))
+    del dropped
+    with pytest.raises(trireme.ConfigError, match=r"pinned host memory is exhausted, not the GPU's: got none for 2097152 bytes .* beside 1048576 bytes .*store="):
+        store(torch.zeros(1 << 19))
+    refusal = "CUDA error: an illegal memory access was encountered"
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        store(torch.zeros(1 << 19))
+    assert kept.pinned_bytes == 1 << 20
