@@ -212,12 +212,16 @@ TEST(TextSource, an_input_that_is_missing_or_binary_is_refused) {
 }
 
 TEST(TextSource, what_is_no_text_is_named_with_what_to_do) {
-  const std::vector<std::pair<std::string, const char*>> kinds{{"\x1f\x8b\x08", "gzip: unpack it"},
-                                                               {"\x28\xb5\x2f\xfd", "zstd: unpack it"},
-                                                               {"PK\3\4", "zip archive"},
-                                                               {"%PDF-1.7\n1 0 obj", "PDF: extract its text"},
-                                                               {"\xff\xfeh", "UTF-16"},
-                                                               {std::string("a\0", 2), "zero byte"}};
+  const std::vector<std::pair<std::string, const char*>> kinds{
+      {"\x1f\x8b\x08", "gzip: unpack it"},
+      {"\x28\xb5\x2f\xfd", "zstd: unpack it"},
+      {"PK\3\4", "zip archive"},
+      {"%PDF-1.7\n1 0 obj", "PDF: extract its text"},
+      {"PAR1\x15\x04\x15", "load_dataset(\"parquet\", data_files="},
+      {std::string("ARROW1\0\0", 8), "load_dataset(\"arrow\", data_files="},
+      {std::string("\xff\xff\xff\xff\xf8\0", 6), "to_json(\"FILE.jsonl\")"},
+      {"\xff\xfeh", "UTF-16"},
+      {std::string("a\0", 2), "zero byte"}};
   const TemporaryFolder folder;
   folder.write("in/text", "text");
   for (size_t i = 0; i < kinds.size(); ++i) {
@@ -227,7 +231,7 @@ TEST(TextSource, what_is_no_text_is_named_with_what_to_do) {
   }
   TextSource source({folder / "in"}, "text");
   EXPECT_THAT(texts(source), ElementsAre("text"));
-  EXPECT_EQ(source.counts().left_out_files, 6);
+  EXPECT_EQ(source.counts().left_out_files, 9);
   ASSERT_EQ(source.counts().left_out.size(), 5U) << "the first few";
   EXPECT_THAT(source.counts().left_out[3], AllOf(HasSubstr("in/3 is a PDF")));
 }
@@ -317,6 +321,13 @@ TEST(TextSource, a_line_that_may_mean_two_texts_and_messages_are_refused_with_wh
   EXPECT_THAT(refused(R"({"prompt": "b", "chosen": "c", "rejected": "d"})"),
               AllOf(HasSubstr("has no \"text\""), HasSubstr("preference training"), HasSubstr("DPOTrainer")));
   EXPECT_THAT(refused(R"({"prompt": "b", "completion": 3})"), HasSubstr("\"completion\" is number"));
+  const char* const tokens = R"({"input_ids": [5, 6], "labels": [5, 6], "text": null})";
+  EXPECT_THAT(
+      refused(tokens),
+      HasSubstr("in.jsonl:1: has no \"text\" and \"input_ids\" of tokens: write them by trireme.write_set"));
+  EXPECT_THAT(
+      message_of<DataError>([&] { TextSource({folder.write("in.jsonl", tokens)}, "input_ids").next(); }),
+      HasSubstr("\"input_ids\" is tokens: write them by trireme.write_set"));
   EXPECT_THAT(refused(R"({"prompt": "b"})"), HasSubstr("give a \"prompt\" and its \"completion\""));
 }
 

@@ -27,7 +27,10 @@ struct Kind {
   std::string_view first_bytes;
   const char* what;
 };
-constexpr std::array<Kind, 10> kKinds = {{
+constexpr const char* kArrow =
+    "is an Arrow table: write it as .jsonl, by datasets.load_dataset(\"arrow\", data_files=\"FILE\", "
+    "split=\"train\").to_json(\"FILE.jsonl\") (docs/data.md)";
+constexpr std::array<Kind, 13> kKinds = {{
     {"\x1f\x8b"sv, "is compressed by gzip: unpack it"},
     {"\x28\xb5\x2f\xfd"sv, "is compressed by zstd: unpack it"},
     {"\xfd\x37zXZ\0"sv, "is compressed by xz: unpack it"},
@@ -36,6 +39,11 @@ constexpr std::array<Kind, 10> kKinds = {{
     {"7z\xbc\xaf\x27\x1c"sv, "is a 7z archive: unpack it"},
     {"PK\3\4"sv, "is a zip archive or an office document: unpack it, or save it as text"},
     {"%PDF-"sv, "is a PDF: extract its text first, as with pdftotext"},
+    {"PAR1\x15"sv,  // as its first header begins; a text may begin with PAR1
+     "is a Parquet table: write it as .jsonl, by datasets.load_dataset(\"parquet\", "
+     "data_files=\"FILE\", split=\"train\").to_json(\"FILE.jsonl\") (docs/data.md)"},
+    {"ARROW1\0\0"sv, kArrow},
+    {"\xff\xff\xff\xff"sv, kArrow},  // a stream, as save_to_disk of datasets writes it
     {"\xff\xfe"sv, "is UTF-16: convert it to UTF-8, as with iconv"},
     {"\xfe\xff"sv, "is UTF-16: convert it to UTF-8, as with iconv"},
 }};
@@ -109,11 +117,19 @@ constexpr const char* kPreferenceAdvice =
     "a pair of \"chosen\" and \"rejected\" is for preference training, which trireme train has not: "
     "DPOTrainer over ranks does it (docs/huggingface.md)";
 
+constexpr const char* kInputIds = "input_ids";
+constexpr const char* kTokensAdvice =
+    "tokens: write them by trireme.write_set, and name the set (docs/data.md)";
+bool is_tokens(const Json& value) {
+  return value.is_array() && !value.empty() && value.front().is_number_integer();
+}
+
 // Moved out of `json`.
 std::string string_of(Json& json, const std::string& field, const std::string& origin) {
   Json& value = json[field];
   if (value.is_array() && (field == kPrompt || field == kCompletion))
     throw DataError(cat(origin, ": \"", field, "\" is a list of messages; ", kChatAdvice));
+  if (is_tokens(value)) throw DataError(cat(origin, ": \"", quotation(field), "\" is ", kTokensAdvice));
   if (!value.is_string())
     throw DataError(
         cat(origin, ": \"", quotation(field), "\" is ", value.type_name(), "; expected a string"));
@@ -279,6 +295,9 @@ std::optional<Document> TextSource::document_of(std::string& line) const {
   if (!has_field) {
     const bool chat = has("messages") || has("conversations");
     const bool preference = has("chosen") && has("rejected");
+    if (has(kInputIds) && is_tokens(json[kInputIds]))
+      throw DataError(
+          cat(origin, ": has no \"", quotation(field_), "\" and \"", kInputIds, "\" of ", kTokensAdvice));
     throw DataError(cat(origin, ": has no \"", quotation(field_), "\"; ",
                         chat         ? kChatAdvice
                         : preference ? kPreferenceAdvice
