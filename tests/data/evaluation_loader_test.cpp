@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "trireme/data/held_out_split.h"
@@ -13,6 +14,7 @@
 namespace trireme {
 namespace {
 
+using ::testing::HasSubstr;
 using testing::NumberedSet;
 
 LoaderOptions options(Packing packing) {
@@ -124,6 +126,16 @@ TEST(HeldOutSplit, cuts_inside_a_document_where_its_borders_are_far) {
   EXPECT_EQ(split_held_out(*books.set, 0.3).held_out.size(), 600);
   const NumberedSet growing({1, 2, 3, 4, 500});
   EXPECT_EQ(split_held_out(*growing.set, 0.001).held_out.size(), 1);
+}
+
+TEST(HeldOutSplit, tells_how_much_it_holds_out_and_from_which_document_on) {
+  const NumberedSet books({600, 600, 600});
+  const auto told = [&](double fraction) {
+    return held_out_note(*books.set, split_held_out(*books.set, fraction).held_out);
+  };
+  EXPECT_THAT(told(0.7), HasSubstr("the last 1,200 tokens of the set, 2 documents of 3, from document 1 on"));
+  EXPECT_THAT(told(0.01),
+              HasSubstr("the last 18 tokens of the set, 1 document of 3, from within document 2 on"));
 }
 
 }  // namespace

@@ -244,7 +244,8 @@ TEST(Trainer, evaluates_on_what_it_held_out) {
   TrainOptions options = run.options("run");
   options.validation_split_percentage = 25;
   options.eval_steps = 4;
-  train_on_ranks(2, options);
+  EXPECT_THAT(train_on_ranks(2, options).output,
+              HasSubstr("held out: the last 104 tokens of the set, 3 documents of 11, from document 8 on"));
   std::vector<int64_t> evaluated;
   for (const Json& json : testing::metrics_of(options))
     if (json.contains("eval_loss")) evaluated.push_back(json["step"]);

@@ -119,6 +119,9 @@ const std::vector<ForeignProgram>& foreign_programs() {
             "nothing is downloaded: --train_file is text, .jsonl, a folder of these, or a set made by "
             "trireme tokenize"},
            {{"validation_file", "eval_data"}, "--eval_file"},
+           {{"val_set_size", "val_size"},
+            "--validation_split_percentage N holds out the last N per cent of the set, in its own order: to "
+            "hold out documents at random, trireme mix --set SET --output SHUFFLED first"},
            {{"max_train_samples"}, "--max_steps bounds a run"},
            {{"block_size", "max_length", "model_max_length", "max_source_length", "cutoff_len"},
             "--max_seq_length N; of trireme train also --context_stages, for several lengths"},

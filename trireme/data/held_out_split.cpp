@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
+
 namespace trireme {
 
 TokenSpan whole_set(const IndexedDataset& dataset) {
@@ -22,6 +25,16 @@ HeldOutSplit split_held_out(const IndexedDataset& dataset, double fraction) {
   const bool whole_documents = !dataset.prompts().empty() && cut > 0 && cut < all;
   const int64_t begin = near || whole_documents ? cut : wanted;
   return {{0, begin}, {begin, all}};
+}
+
+std::string held_out_note(const IndexedDataset& dataset, TokenSpan held_out) {
+  const int64_t first = dataset.document_of(held_out.begin), count = dataset.documents() - first;
+  const bool cut = dataset.document_begin(first) < held_out.begin;
+  return cat("held out: the last ", format_count(held_out.size()), " tokens of the set, ",
+             format_count(count), count == 1 ? " document" : " documents", " of ",
+             format_count(dataset.documents()), ", from ", cut ? "within " : "", "document ",
+             format_count(first),
+             " on (counted from 0), in the set's own order (docs/data.md tells how to shuffle it)");
 }
 
 }  // namespace trireme

@@ -1,6 +1,8 @@
 // Spans of a set's token stream: the tokens to train on, and the tokens held out.
 #pragma once
 
+#include <string>
+
 #include "trireme/base/token_span.h"
 #include "trireme/data/indexed_dataset.h"
 
@@ -16,5 +18,7 @@ TokenSpan whole_set(const IndexedDataset& dataset);
 // leaves tokens on both sides, or inside a document where that border would hold out less than half or more
 // than twice of what is asked; a set with prompts at a border wherever it has one inside.
 HeldOutSplit split_held_out(const IndexedDataset& dataset, double fraction);
+// For people: how much, and which documents; unless the set was shuffled, these are not like the others.
+std::string held_out_note(const IndexedDataset& dataset, TokenSpan held_out);
 
 }  // namespace trireme
