@@ -382,6 +382,23 @@ TEST(RopeOverride, theta_alone_grows_the_positions_to_the_length_and_keeps_a_sca
   EXPECT_EQ(with_rope(llama(), {}).raw, llama().raw);
 }
 
+TEST(RopeOverride, of_qwen3_tells_the_length_from_which_qwen_publishes_it) {
+  for (const char* type : {"qwen3", "qwen3_moe"}) {
+    const ModelConfig qwen3 =
+        llama({{"model_type", type}, {"num_key_value_heads", 4}, {"max_position_embeddings", 40960}});
+    const std::string note = published_scaling_note(with("yarn:4", qwen3));
+    const std::string theirs =
+        R"({"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 32768})";
+    EXPECT_THAT(note, AllOf(HasSubstr("40,960"), HasSubstr(cat("--rope_scaling '", theirs, "'"))));
+    const ModelConfig published = with(theirs, qwen3);
+    EXPECT_EQ(published.max_position_embeddings, 131072);
+    EXPECT_EQ(published_scaling_note(published), "");
+    EXPECT_EQ(published_scaling_note(qwen3), "");
+    EXPECT_EQ(published_scaling_note(with("linear:4", qwen3)), "");
+  }
+  EXPECT_EQ(published_scaling_note(with("yarn:4", llama({{"max_position_embeddings", 40960}}))), "");
+}
+
 TEST(RopeOverride, what_means_nothing_is_refused_with_the_forms) {
   const auto refusal = [](const std::string& scaling, std::optional<double> theta = {}) {
     return message_of<ConfigError>([&] { with_rope(llama(), {.scaling = scaling, .theta = theta}); });

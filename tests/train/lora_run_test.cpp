@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::problem_of;
 using testing::tensors_of;
 using testing::TinyOutcome;
@@ -41,14 +42,26 @@ TEST(LoraRun, learns_with_adapters_alone_and_its_checkpoint_holds_nothing_else) 
   options.engine.optimizer.kind = &find_optimizer("adamw_torch");
   const TinyOutcome trained = train_on_ranks(2, options);
   EXPECT_LT(trained.losses.at(40), trained.losses.at(1) - 0.5);
-  EXPECT_THAT(trained.output,
-              AllOf(HasSubstr("are trained"), HasSubstr("LoRA of rank 4, scale 4, of q_proj")));
+  EXPECT_THAT(trained.output, AllOf(HasSubstr("are trained"), HasSubstr("LoRA of rank 4, scale 4, of q_proj"),
+                                    Not(HasSubstr("LongLoRA"))));
   const auto& checkpoint = trained.outcome.checkpoint;
   for (const auto& [name, bytes] : tensors_of(checkpoint))
     EXPECT_TRUE(name.starts_with("base_model.model.") || name.starts_with("layer.")) << name;
   const AdapterFolder folder = read_adapter_config(checkpoint);
   EXPECT_EQ(folder.config.rank, 4);
   EXPECT_EQ(std::filesystem::path(folder.model), std::filesystem::absolute(run.model()));
+}
+
+TEST(LoraRun, with_another_rotary_embedding_says_what_it_does_not_train) {
+  const TinyRun run;
+  TrainOptions options = adapted(run, "run");
+  options.context_stages = "16:2";
+  options.engine.rope.scaling = "yarn:4";
+  EXPECT_THAT(train_on_ranks(1, options).output, HasSubstr("LoRA trains neither norms nor embeddings"));
+  options = run.options("whole");
+  options.context_stages = "16:2";
+  options.engine.rope.scaling = "yarn:4";
+  EXPECT_THAT(train_on_ranks(1, options).output, Not(HasSubstr("LongLoRA")));
 }
 
 TEST(LoraRun, that_was_stopped_goes_on_to_the_bit_on_every_zero_stage) {

@@ -306,4 +306,17 @@ std::string rope_text(const ModelConfig& config) {
              ", theta ", number_text(rope.theta), ": ", format_count(position_reach(config)), " positions");
 }
 
+// https://huggingface.co/Qwen/Qwen3-8B: 40,960 positions are 32,768 of pretraining and room for a prompt.
+std::string published_scaling_note(const ModelConfig& config) {
+  constexpr int64_t kPositions = 40'960, kPublished = 32'768;
+  const Json type = config.raw.value("model_type", Json());
+  if ((type != "qwen3" && type != "qwen3_moe") || config.rope.kind != RopeKind::yarn ||
+      original_positions(config) != kPositions)
+    return {};
+  return cat("yarn stretches the ", format_count(kPositions),
+             " positions of this model's config.json, where Qwen publishes it from ",
+             format_count(kPublished), "; theirs is --rope_scaling '", R"({"rope_type": "yarn", "factor": )",
+             number_text(config.rope.factor), R"(, "original_max_position_embeddings": )", kPublished, "}'");
+}
+
 }  // namespace trireme

@@ -59,4 +59,8 @@ std::string rope_scaling_to_reach(const ModelConfig& config, int64_t tokens);
 // "rope yarn x 16 of 8,192 positions, theta 500000: 131,072 positions"
 std::string rope_text(const ModelConfig& config);
 
+// Empty, or that the model's publisher stretches it from another length than `config` has, and how to ask for
+// theirs.
+std::string published_scaling_note(const ModelConfig& config);
+
 }  // namespace trireme

@@ -48,6 +48,12 @@ void RunInProgress::report_start() {
   note(cat("MFU is a share of ", format_fixed(peak_.flops_per_second / 1e12, 2), " TFLOP/s a rank (",
            peak_.source, ")"));
   if (const std::string warning = warmup_warning(plan_.stages); !warning.empty()) note(warning);
+  const auto stretches = [](const TrainOptions& of_stage) { return of_stage.engine.rope.given(); };
+  if (engine_->layout().adapted() && std::ranges::any_of(plan_.options, stretches))
+    note(
+        "LoRA trains neither norms nor embeddings, which LongLoRA (arXiv 2309.12307) found needed for a "
+        "longer context: look at the loss by position (trireme eval loss), and where it does not fall train "
+        "without --lora_r");
 }
 
 void RunInProgress::report_engine() {
@@ -56,6 +62,8 @@ void RunInProgress::report_engine() {
   const ModelConfig& config = engine_->config();
   if (options_of(engine_stage_).engine.rope.given() || config.rope.kind != RopeKind::standard)
     note(rope_text(config));
+  if (!options_of(engine_stage_).engine.rope.scaling.empty())
+    if (const std::string other = published_scaling_note(config); !other.empty()) note(other);
   if (const auto fit = engine_->memory_fit(); fit && !fit->fits()) {
     const PlannedBatch& batch = engine_->options().planned_batch;
     note(shortage_warning(*fit, engine_->forecast_inputs(batch.samples, batch.tokens)));
