@@ -231,10 +231,13 @@ TEST(RecomputeLadder, ranks_take_a_rung_that_fits_them_all) {
 }
 
 TEST(RecomputeOptions, a_fraction_or_a_budget_beside_the_wrong_policy_is_refused_with_what_would_work) {
-  EXPECT_THAT(testing::message_of<ConfigError>([] { check_engine_options({.keep_fraction = 0.5}); }),
+  EXPECT_THAT(testing::message_of<ConfigError>([] {
+                check_engine_options({.recompute = {.policy = Recompute::automatic, .keep_fraction = 0.5}});
+              }),
               AllOf(HasSubstr("--keep_fraction 0.5"), HasSubstr("--recompute keep_attention with it")));
-  EXPECT_NO_THROW(check_engine_options({.checkpoint_every = 2}));
-  EXPECT_NO_THROW(check_engine_options({.recompute = Recompute::none}));
+  EXPECT_NO_THROW(
+      check_engine_options({.recompute = {.policy = Recompute::automatic, .checkpoint_every = 2}}));
+  EXPECT_NO_THROW(check_engine_options({.recompute = {.policy = Recompute::none}}));
   EXPECT_THROW((RecomputePlan{Recompute::automatic, 1, 1, 4}.kept_by_forward(0)), InternalError);
 }
 
@@ -279,7 +282,7 @@ class Auto : public ::testing::Test {
   std::vector<std::vector<int64_t>> forecasts_of(int ranks) const {
     std::vector<std::vector<int64_t>> of_ranks(static_cast<size_t>(ranks));
     on_engines(
-        ranks, [](EngineOptions& options, int) { options.recompute = Recompute::full; },
+        ranks, [](EngineOptions& options, int) { options.recompute.policy = Recompute::full; },
         [&](Engine& engine, int rank) {
           of_ranks[static_cast<size_t>(rank)] = forecasts(engine.forecast_inputs(kSamples, kTokens));
         });
@@ -305,8 +308,8 @@ TEST_F(Auto, ranks_with_different_room_do_what_the_least_of_them_can) {
           options.memory_budget_bytes = rank == tight ? mine[2] : 2 * mine.back();
         },
         [&](Engine& engine, int) {
-          EXPECT_EQ(engine.options().recompute, Recompute::keep_attention);
-          EXPECT_EQ(engine.options().keep_fraction, 0.5);
+          EXPECT_EQ(engine.options().recompute.policy, Recompute::keep_attention);
+          EXPECT_EQ(engine.options().recompute.keep_fraction, 0.5);
           ASSERT_TRUE(engine.recompute_choice().has_value());
           EXPECT_EQ(engine.recompute_choice()->rung, 2);
           EXPECT_EQ(engine.recompute_choice()->budget_bytes, of_ranks[static_cast<size_t>(tight)][2]);
@@ -341,7 +344,7 @@ TEST_F(Auto, any_budget_keeps_the_bytes_that_were_forecast_and_the_bits_of_full)
         });
     return run;
   };
-  const Run full = train([](EngineOptions& o) { o.recompute = Recompute::full; });
+  const Run full = train([](EngineOptions& o) { o.recompute.policy = Recompute::full; });
   // o and lse; q, k and v; x1, gate|up: of a layer.
   constexpr int64_t kAttention_bytes = 2048 * 4 * 64 * 4 + 4 * 2048 * 4, kQkv_bytes = 2048 * 8 * 64 * 4,
                     kMlp_bytes = 2048 * (128 + 2 * 320) * 4;
@@ -377,8 +380,8 @@ TEST_F(Auto, keeps_everything_where_this_machine_has_the_room) {
         ASSERT_TRUE(engine.recompute_choice().has_value());
         EXPECT_TRUE(engine.recompute_choice()->fits());
         EXPECT_GT(engine.recompute_choice()->budget_bytes, engine.recompute_choice()->expected_bytes);
-        EXPECT_EQ(engine.options().recompute, Recompute::none);
-        EXPECT_EQ(engine.options().keep_fraction, 1);
+        EXPECT_EQ(engine.options().recompute.policy, Recompute::none);
+        EXPECT_EQ(engine.options().recompute.keep_fraction, 1);
         EXPECT_THAT(engine.description(), HasSubstr("recompute none, chosen: "));
         EXPECT_THAT(shortage_warning(*engine.memory_fit(), engine.forecast_inputs(kSamples, kTokens)),
                     IsEmpty());
@@ -387,9 +390,9 @@ TEST_F(Auto, keeps_everything_where_this_machine_has_the_room) {
 
 TEST_F(Auto, plans_with_the_groups_that_it_is_given) {
   on_engines(
-      1, [](EngineOptions& options, int) { options.checkpoint_every = 2; },
+      1, [](EngineOptions& options, int) { options.recompute.checkpoint_every = 2; },
       [](Engine& engine, int) {
-        EXPECT_EQ(engine.options().recompute, Recompute::keep_attention);
+        EXPECT_EQ(engine.options().recompute.policy, Recompute::keep_attention);
         EXPECT_THAT(engine.description(),
                     HasSubstr("recompute keep_attention, inputs of every 2 layers, chosen: "));
         EXPECT_EQ(engine.recompute_choice()->expected_bytes,
@@ -411,7 +414,7 @@ TEST_F(Auto, says_what_would_help_where_not_even_full_fits) {
   on_engines(
       1, [](EngineOptions& options, int) { options.memory_budget_bytes = int64_t{1} << 20; },
       [](Engine& engine, int) {
-        EXPECT_EQ(engine.options().recompute, Recompute::full);
+        EXPECT_EQ(engine.options().recompute.policy, Recompute::full);
         ASSERT_TRUE(engine.recompute_choice().has_value());
         EXPECT_FALSE(engine.recompute_choice()->fits());
         EXPECT_THAT(engine.description(),
@@ -431,15 +434,15 @@ TEST_F(Auto, chooses_nothing_without_a_batch_for_an_evaluation_or_beside_another
         1, [&](EngineOptions& options, int) { change(options); },
         [&](Engine& engine, int) {
           EXPECT_FALSE(engine.recompute_choice().has_value());
-          EXPECT_EQ(engine.options().recompute, policy);
-          EXPECT_EQ(engine.options().keep_fraction, 1);
+          EXPECT_EQ(engine.options().recompute.policy, policy);
+          EXPECT_EQ(engine.options().recompute.keep_fraction, 1);
           EXPECT_THAT(engine.description(), Not(HasSubstr("chosen")));
         });
   };
   expect([](EngineOptions& o) { o.planned_batch = {}; }, Recompute::keep_attention);
   expect([](EngineOptions& o) { o.planned_batch.tokens = 0; }, Recompute::keep_attention);
   expect([](EngineOptions& o) { o.purpose = Purpose::evaluation; }, Recompute::full);
-  expect([](EngineOptions& o) { o.recompute = Recompute::none; }, Recompute::none);
+  expect([](EngineOptions& o) { o.recompute.policy = Recompute::none; }, Recompute::none);
   // Fewer tokens than ranks: the batch itself is refused.
   on_engines(
       2, [](EngineOptions& o, int) { o.planned_batch.tokens = 1; },
@@ -454,7 +457,7 @@ TEST_F(Auto, a_budget_that_nothing_would_plan_with_is_refused) {
     });
   };
   EXPECT_THAT(refusal([](EngineOptions& o) {
-                o.recompute = Recompute::full;
+                o.recompute.policy = Recompute::full;
                 o.memory_budget_bytes = 1 << 30;
               }),
               AllOf(HasSubstr("--memory_budget"), HasSubstr("--recompute is full")));

@@ -89,8 +89,8 @@ TEST(StepOfTraining, reads_the_rows_of_experts_once_a_tile_and_pass) {
       options.device = testing::guarded_device();
       options.attention = AttentionKernel::reference;
       options.tile_tokens = kTile;
-      options.recompute = test.recompute;
-      options.checkpoint_every = test.every;
+      options.recompute.policy = test.recompute;
+      options.recompute.checkpoint_every = test.every;
       const auto engine = assemble(world, model.path(), options);
       const StepBatches batches{testing::slice_of_batch(1, kTokens, kVocabulary, 0, 1, 0)};
       const int64_t before = testing::host_reads();

@@ -108,7 +108,7 @@ TEST_P(LargeTensors, a_step_past_2_to_the_31_elements_is_that_of_its_documents_a
     EngineOptions options;
     options.precision = GetParam();
     options.bf16_matmul = Bf16Matmul::fp32;
-    options.recompute = Recompute::full;
+    options.recompute.policy = Recompute::full;
     options.tile_tokens = options.logits_tile_tokens = 2048;
     const auto engine = assemble(world, folder.path(), options);
     const MemoryForecast forecast = memory_forecast(engine->forecast_inputs(1, sample.cu_seqlens.back()));

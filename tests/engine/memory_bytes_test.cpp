@@ -101,7 +101,7 @@ Json toy_model() {
 
 TEST_F(MemoryOfAStep, of_a_family_without_a_formula_is_never_above_the_widest) {
   const auto in_bf16 = [](EngineOptions& o) { o.precision = Precision::bf16; };
-  const auto in_fp32 = [](EngineOptions& o) { o.recompute = Recompute::full; };
+  const auto in_fp32 = [](EngineOptions& o) { o.recompute.policy = Recompute::full; };
   for (const auto& change : {std::function<void(EngineOptions&)>(in_bf16), {in_native_bf16}, {in_fp32}}) {
     const Case test{.name = "toy",
                     .config = toy_model,
@@ -164,7 +164,7 @@ TEST_F(MemoryOfAStep, in_native_bf16_tiles_of_many_tokens_hold_no_more_than_the_
                       o.ring = run.ring;
                       o.tile_tokens = run.tile_tokens;
                       o.logits_tile_tokens = 128;
-                      o.recompute = Recompute::full;
+                      o.recompute.policy = Recompute::full;
                     }};
     for (const auto& [state, forecast, inputs] : measure_memory(test, run.threads)) {
       SCOPED_TRACE(::testing::Message()
@@ -201,7 +201,7 @@ TEST_F(MemoryOfAStep, head_chunks_that_share_a_key_value_head_are_within_5_perce
         const Case chunks{name, model, 2, 2, 1, 2000, [&](EngineOptions& o) {
                             o.head_chunks = head_chunks;
                             o.precision = precision;
-                            o.recompute = Recompute::keep_attention;
+                            o.recompute.policy = Recompute::keep_attention;
                           }};
         for (const auto& [state, forecast, inputs] : measure_memory(chunks, 1)) {
           SCOPED_TRACE(::testing::Message()

@@ -190,15 +190,15 @@ std::vector<MemoryCase> memory_cases() {
   // On these shares of the layers.
   const auto keep = [](double attention, double qkv, double mlp) {
     return [=](EngineOptions& o) {
-      o.recompute = Recompute::keep_attention;
-      o.keep_fraction = attention;
-      o.keep_qkv_fraction = qkv;
-      o.keep_mlp_fraction = mlp;
+      o.recompute.policy = Recompute::keep_attention;
+      o.recompute.keep_fraction = attention;
+      o.recompute.keep_qkv_fraction = qkv;
+      o.recompute.keep_mlp_fraction = mlp;
     };
   };
-  const auto all_kept = [](EngineOptions& o) { o.recompute = Recompute::none; };
-  const auto inputs_kept = [](EngineOptions& o) { o.recompute = Recompute::full; };
-  const auto every_second = [](EngineOptions& o) { o.checkpoint_every = 2; };
+  const auto all_kept = [](EngineOptions& o) { o.recompute.policy = Recompute::none; };
+  const auto inputs_kept = [](EngineOptions& o) { o.recompute.policy = Recompute::full; };
+  const auto every_second = [](EngineOptions& o) { o.recompute.checkpoint_every = 2; };
   const auto bf16_automatic = [](EngineOptions& o) { o.precision = Precision::bf16; };
   const auto bf16 = [](EngineOptions& o) {
     o.precision = Precision::bf16;

@@ -66,7 +66,7 @@ TEST_P(OtherModels, give_the_numbers_of_the_plain_run) {
     policy.packed = true;
     policy.options.ulysses = 2;
     policy.options.zero = ZeroStage::parameters;
-    policy.options.recompute = recompute;
+    policy.options.recompute.policy = recompute;
     policy.options.tile_tokens = 3;
     const OptimizerKind& optimizer = find_optimizer("sgd");
     const PolicyOutcome expected = run_policy(model.path(), policy, optimizer, 2);

@@ -74,11 +74,11 @@ std::optional<PolicyCase> case_of(const Row& row, const std::filesystem::path& f
   o.offload.optimizer = static_cast<Offload>(row[kOptimizer]);
   o.offload.activations = static_cast<Offload>(row[kActivations]);
   if (uses_disk(o.offload)) o.offload.folder = folder;
-  o.recompute = static_cast<Recompute>(row[kRecompute]);
-  o.checkpoint_every = std::array{1, 2, 9}[static_cast<size_t>(row[kEvery])];
-  o.keep_fraction = row[kFraction] == 0 ? 1 : 0.4;
-  o.keep_qkv_fraction = std::array{0.0, 1.0, 0.4}[static_cast<size_t>(row[kParts])];
-  o.keep_mlp_fraction = std::array{0.0, 0.4, 1.0}[static_cast<size_t>(row[kParts])];
+  o.recompute.policy = static_cast<Recompute>(row[kRecompute]);
+  o.recompute.checkpoint_every = std::array{1, 2, 9}[static_cast<size_t>(row[kEvery])];
+  o.recompute.keep_fraction = row[kFraction] == 0 ? 1 : 0.4;
+  o.recompute.keep_qkv_fraction = std::array{0.0, 1.0, 0.4}[static_cast<size_t>(row[kParts])];
+  o.recompute.keep_mlp_fraction = std::array{0.0, 0.4, 1.0}[static_cast<size_t>(row[kParts])];
   o.tile_tokens = std::array{0, 7, 100}[static_cast<size_t>(row[kTile])];
   o.logits_tile_tokens = row[kLogitsTile] == 0 ? 0 : 5;
   o.precision = static_cast<Precision>(row[kPrecision]);
@@ -223,7 +223,7 @@ const PolicyOutcome& PlainRuns::of(const PolicyCase& policy, const OptimizerKind
   PolicyCase plain;
   plain.packed = policy.packed;
   plain.adapted = policy.adapted;
-  plain.options.recompute = Recompute::none;
+  plain.options.recompute.policy = Recompute::none;
   plain.options.tile_tokens = plain.options.logits_tile_tokens = 1000;
   plain.options.precision = like.precision;
   plain.options.optimizer.max_grad_norm = like.optimizer.max_grad_norm;
@@ -261,12 +261,12 @@ std::string describe(const PolicyCase& policy) {
   const EngineOptions& o = policy.options;
   return cat(policy.ranks, " ranks, ulysses ", o.ulysses, ", ring ", o.ring, ", chunks ", o.head_chunks,
              policy.packed ? ", packed" : "", ", ZeRO ", int(o.zero), ", offload ", int(o.offload.parameters),
-             int(o.offload.optimizer), int(o.offload.activations), ", recompute ", int(o.recompute),
-             " every ", o.checkpoint_every, " fractions ", o.keep_fraction, "/", o.keep_qkv_fraction, "/",
-             o.keep_mlp_fraction, ", tiles ", o.tile_tokens, "/", o.logits_tile_tokens, ", precision ",
-             int(o.precision), ", states ", o.optimizer.state_dtype, ", reduce ", o.reduce_dtype,
-             ", in backward ", o.update_in_backward, ", micro-batches ", policy.micro,
-             policy.adapted ? ", LoRA" : "");
+             int(o.offload.optimizer), int(o.offload.activations), ", recompute ", int(o.recompute.policy),
+             " every ", o.recompute.checkpoint_every, " fractions ", o.recompute.keep_fraction, "/",
+             o.recompute.keep_qkv_fraction, "/", o.recompute.keep_mlp_fraction, ", tiles ", o.tile_tokens,
+             "/", o.logits_tile_tokens, ", precision ", int(o.precision), ", states ",
+             o.optimizer.state_dtype, ", reduce ", o.reduce_dtype, ", in backward ", o.update_in_backward,
+             ", micro-batches ", policy.micro, policy.adapted ? ", LoRA" : "");
 }
 
 void write_policy_model(const std::filesystem::path& folder) {

@@ -111,7 +111,7 @@ TEST(EngineOptions, combinations_that_mean_nothing_are_refused) {
   };
   EXPECT_FALSE(refused([](EngineOptions&) {}));
   EXPECT_TRUE(refused([](EngineOptions& o) {
-    o.recompute = Recompute::none;
+    o.recompute.policy = Recompute::none;
     o.offload.activations = Offload::cpu;
   }));
   EXPECT_TRUE(refused([](EngineOptions& o) { o.offload.activations = Offload::disk; })) << "without a folder";

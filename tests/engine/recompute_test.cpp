@@ -304,33 +304,31 @@ TEST(Recompute, plans_that_mean_nothing_are_config_errors) {
                                                            {Recompute::keep_attention, 1, -0.01},
                                                            {Recompute::keep_attention, 1, 1.01},
                                                            {Recompute::keep_attention, 1, nan}})
-    EXPECT_THROW(
-        check_engine_options({.recompute = policy, .checkpoint_every = every, .keep_fraction = fraction}),
-        ConfigError)
+    EXPECT_THROW(check_engine_options({.recompute = {policy, every, fraction}}), ConfigError)
         << every << " " << fraction;
-  EXPECT_NO_THROW(check_engine_options(
-      {.recompute = Recompute::full, .checkpoint_every = std::numeric_limits<int64_t>::max()}));
+  EXPECT_NO_THROW(
+      check_engine_options({.recompute = {Recompute::full, std::numeric_limits<int64_t>::max()}}));
 }
 
 TEST(Recompute, parts_beside_a_policy_that_knows_none_are_config_errors) {
-  for (const auto& part : {&EngineOptions::keep_qkv_fraction, &EngineOptions::keep_mlp_fraction}) {
+  for (const auto& part : {&RecomputePlan::keep_qkv_fraction, &RecomputePlan::keep_mlp_fraction}) {
     EngineOptions options;
-    options.*part = 0.5;
+    options.recompute.*part = 0.5;
     for (const Recompute policy : {Recompute::automatic, Recompute::none, Recompute::full}) {
-      options.recompute = policy;
+      options.recompute.policy = policy;
       EXPECT_THROW(check_engine_options(options), ConfigError) << name_of(policy);
     }
-    options.recompute = Recompute::keep_attention;
+    options.recompute.policy = Recompute::keep_attention;
     EXPECT_NO_THROW(check_engine_options(options));
-    options.keep_fraction = 0;
+    options.recompute.keep_fraction = 0;
     EXPECT_NO_THROW(check_engine_options(options));
-    options.checkpoint_every = 2;
+    options.recompute.checkpoint_every = 2;
     EXPECT_THROW(check_engine_options(options), ConfigError);
-    options.checkpoint_every = 1;
+    options.recompute.checkpoint_every = 1;
     options.offload.activations = Offload::cpu;
     EXPECT_THROW(check_engine_options(options), ConfigError);
     options.offload.activations = Offload::none;
-    options.*part = 1.1;
+    options.recompute.*part = 1.1;
     EXPECT_THROW(check_engine_options(options), ConfigError);
   }
 }
@@ -350,17 +348,17 @@ TEST(Recompute, the_engine_follows_its_options) {
   };
   EngineOptions options;
   options.ulysses = 2;
-  options.recompute = Recompute::none;
+  options.recompute.policy = Recompute::none;
   EXPECT_EQ(exchanges(options), kLayers * 4);
-  options.keep_fraction = 0.5;
+  options.recompute.keep_fraction = 0.5;
   EXPECT_EQ(exchanges(options), 3 * 4 + 2 * 6);
-  options.checkpoint_every = 2;
+  options.recompute.checkpoint_every = 2;
   EXPECT_THROW(exchanges(options), ConfigError);
-  options.recompute = Recompute::keep_attention;
+  options.recompute.policy = Recompute::keep_attention;
   EXPECT_EQ(exchanges(options), 3 * 5 + 7 + 6);  // the first layer runs again, with its attention
-  options.keep_qkv_fraction = 1;
+  options.recompute.keep_qkv_fraction = 1;
   EXPECT_THROW(exchanges(options), ConfigError);
-  options.checkpoint_every = 1;
+  options.recompute.checkpoint_every = 1;
   EXPECT_EQ(exchanges(options), 3 * 4 + 2 * 5);
 }
 

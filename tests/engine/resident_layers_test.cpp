@@ -82,8 +82,8 @@ TEST_F(ResidentLayersOnGuardedDevice, hold_what_the_host_does_not_with_the_bits_
         Case{1, Recompute::full, 2}, Case{1, Recompute::keep_attention, 3},
         Case{2, Recompute::keep_attention, 1}}) {
     EngineOptions options = options_;
-    options.recompute = policy;
-    options.checkpoint_every = every;
+    options.recompute.policy = policy;
+    options.recompute.checkpoint_every = every;
     const TrainedRun none = train(options, ranks);
     options.offload.activations = Offload::cpu;
     const TrainedRun two = train(options, ranks);
@@ -108,7 +108,7 @@ TEST_F(ResidentLayersOnGuardedDevice, hold_what_the_host_does_not_with_the_bits_
 
 // A machine with a small host beside one with a large one.
 TEST_F(ResidentLayersOnGuardedDevice, are_each_ranks_own) {
-  options_.recompute = Recompute::full;
+  options_.recompute.policy = Recompute::full;
   options_.offload.activations = Offload::cpu;
   ForecastInputs wanted = train(options_, 2).inputs;
   wanted.resident_layers = 5;
@@ -127,7 +127,7 @@ TEST_F(ResidentLayersOnGuardedDevice, are_each_ranks_own) {
 }
 
 TEST_F(ResidentLayersOnGuardedDevice, that_are_more_than_the_device_holds_are_told_beforehand_of_any_policy) {
-  options_.recompute = Recompute::keep_attention;
+  options_.recompute.policy = Recompute::keep_attention;
   options_.offload.optimizer = Offload::cpu;
   options_.host_memory_limit_bytes = limit_that_leaves(1, 2);
   run_ranks_as_threads(2, [&](World& world) {
@@ -146,7 +146,7 @@ TEST_F(ResidentLayersOnGuardedDevice, are_two_without_a_planned_batch) {
   options_.offload.activations = Offload::cpu;
   options_.host_memory_limit_bytes = limit_that_leaves(1, 1);
   options_.planned_batch = {};
-  options_.recompute = Recompute::full;
+  options_.recompute.policy = Recompute::full;
   EXPECT_EQ(train(options_, 1).inputs.resident_layers, 2);
 }
 

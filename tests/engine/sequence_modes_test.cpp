@@ -76,8 +76,8 @@ EngineOptions options_of(const Mode& mode) {
   options.ring = mode.ring;
   options.ring_method = mode.method;
   options.head_chunks = mode.head_chunks;
-  options.recompute = mode.recompute;
-  options.checkpoint_every = mode.checkpoint_every;
+  options.recompute.policy = mode.recompute;
+  options.recompute.checkpoint_every = mode.checkpoint_every;
   options.tile_tokens = 13;
   return options;
 }

@@ -40,7 +40,7 @@ std::vector<PolicyUnderTest> policies() {
       {"Ulysses 2 and 2 samples, ZeRO 1", 4, 2, zero(1)},
       {"Ulysses 4, ZeRO 2", 4, 4, zero(2)},
       {"4 samples, ZeRO 3, inputs kept", 4, 1,
-       zero(3, [](EngineOptions& o) { o.recompute = Recompute::full; })},
+       zero(3, [](EngineOptions& o) { o.recompute.policy = Recompute::full; })},
       {"uneven heads, tokens and shares over 3, ZeRO 3", 3, 3, zero(3), testing::uneven_model, {}, 193},
       {"uneven heads, 4 ranks, gradients travel in bf16",
        4,
@@ -54,7 +54,7 @@ std::vector<PolicyUnderTest> policies() {
       {"Ulysses 2 x ring 2, all kept, bf16", 4, 2,
        [](EngineOptions& o) {
          o.ring = 2;
-         o.recompute = Recompute::none;
+         o.recompute.policy = Recompute::none;
          o.precision = Precision::bf16;
          o.bf16_matmul = Bf16Matmul::fp32;
        }},

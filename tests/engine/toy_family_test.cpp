@@ -135,7 +135,7 @@ TEST_F(ToyFamily, loss_and_gradients_equal_autograd_on_any_number_of_ranks_whate
   for (const int ranks : {1, 2})
     for (const Recompute recompute : {Recompute::none, Recompute::keep_attention, Recompute::full}) {
       EngineOptions options = options_of(ranks);
-      options.recompute = recompute;
+      options.recompute.policy = recompute;
       with_engines(options, [&](Engine& engine, int rank) {
         const StepResult got = engine.accumulate_gradients(batches_of(1, ranks, rank));
         const auto gradients = testing::all_gradients(engine);

@@ -53,7 +53,7 @@ TEST_P(Parity, loss_logits_and_every_gradient_equal_hugging_faces_for_any_rank_c
   const int64_t heads = read_model_config(folder()).num_attention_heads;
   for (int ranks = 1; ranks <= std::min<int64_t>(4, heads); ++ranks) {
     EngineOptions options;
-    options.recompute = ranks % 2 == 0 ? Recompute::full : Recompute::none;
+    options.recompute.policy = ranks % 2 == 0 ? Recompute::full : Recompute::none;
     const VerifyResult result = verify(ranks, options);
     EXPECT_GT(result.tensors.size(), 10u);
     EXPECT_TRUE(result.passed()) << "ranks " << ranks << "\n" << result.table(5);
@@ -63,7 +63,7 @@ TEST_P(Parity, loss_logits_and_every_gradient_equal_hugging_faces_for_any_rank_c
 TEST_P(Parity, small_tiles_the_reference_attention_and_kept_attention_agree_too) {
   EngineOptions options;
   options.attention = AttentionKernel::reference;
-  options.recompute = Recompute::keep_attention;
+  options.recompute.policy = Recompute::keep_attention;
   options.tile_tokens = 19;
   options.logits_tile_tokens = 23;
   const VerifyResult result = verify(2, options);
@@ -127,7 +127,7 @@ TEST_P(AdapterParity, loss_logits_and_every_gradient_equal_pefts_for_any_ranks_p
       options.ulysses = ulysses;
       options.ring = ring;
       options.zero = zero;
-      options.recompute = recompute;
+      options.recompute.policy = recompute;
       options.tile_tokens = options.logits_tile_tokens = tile;
       const VerifyResult result = verify(reference, options);
       // Of two layers A and B of each module, and loss and logits.

@@ -112,7 +112,7 @@ TEST(ChosenRecompute, resumes_bitwise_with_more_or_less_memory) {
   const size_t last = positions.bytes.size() - 1;
   ASSERT_LT(positions.bytes[last - 1], positions.bytes[last]);
   TrainOptions whole = run.options("whole");
-  whole.engine.recompute = Recompute::full;
+  whole.engine.recompute.policy = Recompute::full;
   const auto expected = tensors_of(train_and_listen(whole).outcome.checkpoint);
   TrainOptions options = run.options("moved");
   options.engine.memory_budget_bytes = positions.bytes[last];
@@ -146,7 +146,7 @@ TEST(ChosenRecompute, warns_once_with_what_would_help_where_nothing_fits_and_tra
 TEST(ChosenRecompute, a_fraction_beside_auto_is_refused_before_an_earlier_run_is_touched) {
   const TinyRun run;
   TrainOptions options = run.options("run");
-  options.engine.keep_fraction = 0.5;
+  options.engine.recompute.keep_fraction = 0.5;
   EXPECT_THAT(testing::message_of<ConfigError>([&] { train_and_listen(options); }),
               HasSubstr("--recompute keep_attention with it"));
   EXPECT_FALSE(std::filesystem::exists(options.output_dir));

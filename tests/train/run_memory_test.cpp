@@ -82,7 +82,7 @@ TEST(RunMemory, of_a_dry_run_is_that_of_the_run_and_within_its_forecast) {
        [](auto& o) {
          o.engine.ulysses = 2;
          o.engine.zero = ZeroStage::parameters;
-         o.engine.recompute = Recompute::full;
+         o.engine.recompute.policy = Recompute::full;
        }},
       {"ring", 2, [](auto& o) { o.engine.ring = 2; }},
       {"bf16", 1, [](auto& o) { o.engine.precision = Precision::bf16; }},
@@ -105,7 +105,8 @@ TEST(RunMemory, of_a_dry_run_is_that_of_the_run_and_within_its_forecast) {
       EXPECT_EQ(shown.peak[category], real[category]) << one.name << ": " << name_of(category);
     ASSERT_EQ(shown.ranks.size(), one.ranks);
     // A choice by what is free fills it.
-    EXPECT_EQ(shown.allowed_share, options.engine.recompute == Recompute::automatic ? 0.9 : 0.75) << one.name;
+    EXPECT_EQ(shown.allowed_share, options.engine.recompute.policy == Recompute::automatic ? 0.9 : 0.75)
+        << one.name;
     for (const DryRun::Rank& rank : shown.ranks) {
       EXPECT_GT(rank.tensors_bytes, 0) << one.name;
       EXPECT_LE(static_cast<double>(rank.tensors_bytes), 1.01 * static_cast<double>(rank.forecast_bytes))

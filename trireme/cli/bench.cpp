@@ -93,10 +93,10 @@ int run_step(const std::vector<std::string>& arguments) {
                {"batch", flags.measure.batch},
                {"ranks", identity.size},
                {"threads", at::get_num_threads()},
-               {"recompute", name_of(engine->options().recompute)},
-               {"keep_fraction", engine->options().keep_fraction},
-               {"keep_qkv_fraction", engine->options().keep_qkv_fraction},
-               {"keep_mlp_fraction", engine->options().keep_mlp_fraction},
+               {"recompute", name_of(engine->options().recompute.policy)},
+               {"keep_fraction", engine->options().recompute.keep_fraction},
+               {"keep_qkv_fraction", engine->options().recompute.keep_qkv_fraction},
+               {"keep_mlp_fraction", engine->options().recompute.keep_mlp_fraction},
                {"engine", engine->description()},
                {"machine", benchmarked_machine()}});
   if (predicted) line["predicted"] = predicted->to_json();

@@ -59,7 +59,7 @@ void pin_defaults_of_train(PlanRequest& request) {
   pin_default(pinned.offload_activations, defaults.engine.offload.activations);
   if (pinned.recompute) {  // `auto` chooses these too
     pin_default(pinned.checkpoint_every, 1);
-    pin_default(pinned.keep_fraction, defaults.engine.keep_fraction);
+    pin_default(pinned.keep_fraction, defaults.engine.recompute.keep_fraction);
   }
   pin_default(pinned.head_chunks, defaults.engine.head_chunks);
   pin_default(pinned.tile_tokens, tile_tokens_by_rule(request.model, request.hardware.is_gpu));

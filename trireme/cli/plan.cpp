@@ -92,11 +92,11 @@ PinnedOptions pinned_of(const PlanFlags& flags, const OptionParser& parser) {
   pin(parser, "offload_params", pinned.offload_parameters, engine.offload.parameters);
   pin(parser, "offload_optimizer", pinned.offload_optimizer, engine.offload.optimizer);
   pin(parser, "offload_activations", pinned.offload_activations, engine.offload.activations);
-  if (engine.recompute != Recompute::automatic) pinned.recompute = engine.recompute;
-  pin(parser, "keep_fraction", pinned.keep_fraction, engine.keep_fraction);
-  pin(parser, "keep_qkv_fraction", pinned.keep_qkv_fraction, engine.keep_qkv_fraction);
-  pin(parser, "keep_mlp_fraction", pinned.keep_mlp_fraction, engine.keep_mlp_fraction);
-  if (engine.checkpoint_every > 0) pinned.checkpoint_every = engine.checkpoint_every;
+  if (engine.recompute.policy != Recompute::automatic) pinned.recompute = engine.recompute.policy;
+  pin(parser, "keep_fraction", pinned.keep_fraction, engine.recompute.keep_fraction);
+  pin(parser, "keep_qkv_fraction", pinned.keep_qkv_fraction, engine.recompute.keep_qkv_fraction);
+  pin(parser, "keep_mlp_fraction", pinned.keep_mlp_fraction, engine.recompute.keep_mlp_fraction);
+  if (engine.recompute.checkpoint_every > 0) pinned.checkpoint_every = engine.recompute.checkpoint_every;
   pin(parser, "head_chunks", pinned.head_chunks, engine.head_chunks);
   if (engine.tile_tokens > 0) pinned.tile_tokens = engine.tile_tokens;
   if (engine.logits_tile_tokens > 0) pinned.logits_tile_tokens = engine.logits_tile_tokens;

@@ -20,15 +20,16 @@ bool has_less_room(const RecomputeChoice& a, const RecomputeChoice& b) {
 
 std::optional<RecomputeChoice> agree_on_recompute(Group& all, const std::optional<RankBudget>& budget,
                                                   const ForecastInputs& inputs, EngineOptions& options) {
+  RecomputePlan& plan = options.recompute;
+  plan.layers = inputs.model.layers;
   std::optional<int64_t> asked_every;
-  if (options.checkpoint_every > 0) asked_every = options.checkpoint_every;
-  options.checkpoint_every =
-      sizes_of_groups(asked_every, inputs.model.layers, options.offload.activations).fewest;
-  if (options.recompute != Recompute::automatic) return std::nullopt;
+  if (plan.checkpoint_every > 0) asked_every = plan.checkpoint_every;
+  plan.checkpoint_every = sizes_of_groups(asked_every, plan.layers, options.offload.activations).fewest;
+  if (plan.policy != Recompute::automatic) return std::nullopt;
   const PlannedBatch& batch = options.planned_batch;
   TRIREME_ASSERT(batch.known() || options.memory_budget_bytes == 0,
                  "a memory budget was given without the largest micro-batch that it is for");
-  options.recompute = options.purpose == Purpose::evaluation ? Recompute::full : Recompute::keep_attention;
+  plan.policy = options.purpose == Purpose::evaluation ? Recompute::full : Recompute::keep_attention;
   if (!budget) return std::nullopt;
 
   Agreement agreement(all, options.device);
@@ -45,11 +46,7 @@ std::optional<RecomputeChoice> agree_on_recompute(Group& all, const std::optiona
                                                     of_rank.expected_host_bytes, of_rank.host_budget_bytes}))
     of_ranks.push_back({{row[0], row[1], row[2], row[3]}, rung, of_rank.plan});
   const RecomputeChoice choice = *std::min_element(of_ranks.begin(), of_ranks.end(), has_less_room);
-  options.recompute = choice.plan.policy;
-  options.checkpoint_every = choice.plan.checkpoint_every;
-  options.keep_fraction = choice.plan.keep_fraction;
-  options.keep_qkv_fraction = choice.plan.keep_qkv_fraction;
-  options.keep_mlp_fraction = choice.plan.keep_mlp_fraction;
+  plan = choice.plan;
   return choice;
 }
 

@@ -11,8 +11,7 @@
 
 namespace trireme {
 
-// Writes `recompute`, the shares of layers and `checkpoint_every` of `options` where they were left open
-// (Recompute::automatic, 0).
+// Writes `options.recompute`: its layers, and what was left open (Recompute::automatic, groups of 0 layers).
 // Training with a planned batch: the choice, the same on every rank, with the numbers of the rank that has
 // the least room. Otherwise none: another policy was asked for; an evaluation keeps nothing for backward;
 // with a batch that is unknown, or too short for its ranks, it is keep_attention. `inputs` are this rank's,

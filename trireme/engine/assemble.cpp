@@ -250,9 +250,7 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   connect_exchanges(mesh_, options.device);
   const std::optional<RankBudget> budget = rank_budget(world, *mesh_.all, forecast_inputs_, options_);
   recompute_choice_ = agree_on_recompute(*mesh_.all, budget, forecast_inputs_, options_);
-  forecast_inputs_.recompute = {options_.recompute,         options_.checkpoint_every,
-                                options_.keep_fraction,     config.num_hidden_layers,
-                                options_.keep_qkv_fraction, options_.keep_mlp_fraction};
+  forecast_inputs_.recompute = options_.recompute;
   memory_fit_ = agree_on_memory_fit(*mesh_.all, budget, forecast_inputs_, options_);
 
   std::optional<CheckpointReader> reader;

@@ -8,10 +8,6 @@
 namespace trireme {
 namespace {
 
-bool keeps_more_than_attention(const EngineOptions& options) {
-  return options.keep_qkv_fraction > 0 || options.keep_mlp_fraction > 0;
-}
-
 void check_offload(const EngineOptions& options) {
   const OffloadOptions& offload = options.offload;
   const bool disk = uses_disk(offload);
@@ -25,11 +21,11 @@ void check_offload(const EngineOptions& options) {
     throw ConfigError(
         "--offload_params moves parameters that are gathered unit by unit, which is --zero 3; give that too "
         "(it works on one rank as well)");
-  if (offload.activations != Offload::none && options.recompute == Recompute::none)
+  if (offload.activations != Offload::none && options.recompute.policy == Recompute::none)
     throw ConfigError(
         "--offload_activations with --recompute none would move all that backward reads, more than can be "
         "moved in the time; use --recompute keep_attention or full");
-  if (offload.activations != Offload::none && keeps_more_than_attention(options))
+  if (offload.activations != Offload::none && options.recompute.keeps_qkv_or_mlp())
     throw ConfigError(
         "--offload_activations with --keep_qkv_fraction or --keep_mlp_fraction would move more than can be "
         "moved in the time; leave them out");
@@ -107,39 +103,38 @@ void check_lora(const LoraOptions& lora) {
   refuse(lora.targets != unless_given.targets, "lora_target_modules");
 }
 
-void check_recompute(const EngineOptions& options) {
-  const double keep_fraction = options.keep_fraction;
-  if (options.recompute == Recompute::none && options.checkpoint_every > 1)
-    throw ConfigError(cat("--checkpoint_every ", options.checkpoint_every,
+void check_recompute(const RecomputePlan& plan) {
+  if (plan.policy == Recompute::none && plan.checkpoint_every > 1)
+    throw ConfigError(cat("--checkpoint_every ", plan.checkpoint_every,
                           " means nothing with --recompute none, which runs no layer again; use --recompute "
                           "full or keep_attention, or give --checkpoint_every 0"));
-  if (options.recompute == Recompute::full && keep_fraction != 1)
-    throw ConfigError(cat("--keep_fraction ", keep_fraction,
+  if (plan.policy == Recompute::full && plan.keep_fraction != 1)
+    throw ConfigError(cat("--keep_fraction ", plan.keep_fraction,
                           " means nothing with --recompute full, which keeps the same of every layer; use "
                           "--recompute keep_attention or none, or leave it out"));
-  if (options.recompute == Recompute::automatic && keep_fraction != 1)
-    throw ConfigError(cat("--keep_fraction ", keep_fraction,
+  if (plan.policy == Recompute::automatic && plan.keep_fraction != 1)
+    throw ConfigError(cat("--keep_fraction ", plan.keep_fraction,
                           " means nothing with --recompute auto, which chooses the layers by what fits; give "
                           "--recompute keep_attention with it, or leave it out"));
-  if (!keeps_more_than_attention(options)) return;
-  const char* const given = options.keep_qkv_fraction > 0 ? "--keep_qkv_fraction" : "--keep_mlp_fraction";
-  if (options.recompute != Recompute::keep_attention)
+  if (!plan.keeps_qkv_or_mlp()) return;
+  const char* const given = plan.keep_qkv_fraction > 0 ? "--keep_qkv_fraction" : "--keep_mlp_fraction";
+  if (plan.policy != Recompute::keep_attention)
     throw ConfigError(cat(given, " is what layers keep beside attention's output, and --recompute is ",
-                          name_of(options.recompute),
+                          name_of(plan.policy),
                           "; give --recompute keep_attention with it (and --keep_fraction 0 for none of that "
                           "output), or leave it out"));
-  if (options.checkpoint_every > 1)
+  if (plan.checkpoint_every > 1)
     throw ConfigError(cat(given, " goes with the input of every layer alone, and --checkpoint_every is ",
-                          options.checkpoint_every, "; leave one of them out"));
+                          plan.checkpoint_every, "; leave one of them out"));
 }
 
 void check_memory_budget(const EngineOptions& options) {
   if (options.memory_budget_bytes == 0) return;
   if (options.purpose == Purpose::evaluation)
     throw ConfigError("--memory_budget: evaluation keeps nothing for backward; leave it out");
-  if (options.recompute != Recompute::automatic)
+  if (options.recompute.policy != Recompute::automatic)
     throw ConfigError(cat("--memory_budget is what --recompute auto plans with, and --recompute is ",
-                          name_of(options.recompute), "; leave one of them out"));
+                          name_of(options.recompute.policy), "; leave one of them out"));
 }
 
 }  // namespace
@@ -192,7 +187,7 @@ void check_engine_options(const EngineOptions& options) {
   check_sequence(options);
   check_optimizer(options);
   check_lora(options.lora);
-  check_recompute(options);
+  check_recompute(options.recompute);
   check_memory_budget(options);
 }
 

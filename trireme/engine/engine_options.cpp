@@ -29,19 +29,19 @@ void list_engine_options(OptionList& list, EngineOptions& o) {
   list_adapter_option(list, o.lora);
 
   list.group(OptionGroup::memory);
-  list.choice("recompute", o.recompute,
+  list.choice("recompute", o.recompute.policy,
               "what backward computes again instead of keeping it; auto: as little as memory allows, what "
               "costs most time a byte kept first");
   list.count(
-      "checkpoint_every", o.checkpoint_every, at_least(0),
+      "checkpoint_every", o.recompute.checkpoint_every, at_least(0),
       "layers a group: the input of its first layer is kept, and backward makes the other inputs again; "
       "0: with --recompute auto as memory asks, else 1");
-  list.real("keep_fraction", o.keep_fraction, from_to(0, 1),
+  list.real("keep_fraction", o.recompute.keep_fraction, from_to(0, 1),
             "share of the layers that keep what --recompute says; the others their input alone");
-  list.real("keep_qkv_fraction", o.keep_qkv_fraction, from_to(0, 1),
+  list.real("keep_qkv_fraction", o.recompute.keep_qkv_fraction, from_to(0, 1),
             "with --recompute keep_attention: share of the layers that keep q, k and v too");
   list.real(
-      "keep_mlp_fraction", o.keep_mlp_fraction, from_to(0, 1),
+      "keep_mlp_fraction", o.recompute.keep_mlp_fraction, from_to(0, 1),
       "with --recompute keep_attention: share of the layers that keep the MLP's input, gate and up too");
   list.count("memory_budget", o.memory_budget_bytes, at_least(0),
              "bytes that --recompute auto plans with on each rank; takes 60g; 0: by what is free")

@@ -54,14 +54,12 @@ struct EngineOptions {
   at::Device device = at::kCPU;
   Precision precision = Precision::fp32;
   Bf16Matmul bf16_matmul = Bf16Matmul::automatic;
-  Recompute recompute = Recompute::automatic;
+  // Groups of 0 layers: with automatic as memory asks, else 1. The engine writes what is left open, and the
+  // model's layers.
+  RecomputePlan recompute = {.policy = Recompute::automatic, .checkpoint_every = 0};
   PlannedBatch planned_batch = {};  // unknown: automatic is keep_attention
   int64_t memory_budget_bytes = 0;
   int64_t host_memory_limit_bytes = 0;
-  int64_t checkpoint_every = 0;  // 0: with automatic as memory asks, else 1
-  double keep_fraction = 1;
-  double keep_qkv_fraction = 0;
-  double keep_mlp_fraction = 0;
   AttentionKernel attention = AttentionKernel::automatic;
   RopeOverride rope = {};
   LoraOptions lora = {};

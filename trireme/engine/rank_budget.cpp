@@ -61,7 +61,7 @@ std::optional<RankBudget> rank_budget(const World& world, Group& all, const Fore
   const PlannedBatch& batch = options.planned_batch;
   if (options.purpose == Purpose::evaluation || !batch.known() ||
       batch.tokens < inputs.ulysses * inputs.ring ||
-      (options.device.is_cpu() && options.recompute != Recompute::automatic))
+      (options.device.is_cpu() && options.recompute.policy != Recompute::automatic))
     return std::nullopt;
   Agreement agreement(all, options.device);
   return RankBudget{device_budget_bytes(world, agreement, options), host_budget_bytes(world, options)};

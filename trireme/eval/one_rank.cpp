@@ -34,10 +34,7 @@ EngineOptions for_one_rank(EngineOptions options) {
   options.ring_method = RingMethod::ring;
   options.zero = ZeroStage::none;
   options.offload = {};
-  options.recompute = Recompute::full;
-  options.checkpoint_every = 1;
-  options.keep_fraction = 1;
-  options.keep_qkv_fraction = options.keep_mlp_fraction = 0;
+  options.recompute = {.policy = Recompute::full};
   options.memory_budget_bytes = 0;
   options.strict_divisible = false;
   return options;

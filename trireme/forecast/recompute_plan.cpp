@@ -46,7 +46,7 @@ std::string RecomputePlan::description() const {
   std::string text = name_of(policy);
   const auto on = [&](KeptPart part) { return cat(" on ", layers_keeping(part)); };
   const std::string of_layers = cat(" of ", layers, " layers");
-  if (keep_qkv_fraction > 0 || keep_mlp_fraction > 0) {
+  if (keeps_qkv_or_mlp()) {
     text += on(KeptPart::attention);
     for (const KeptPart part : {KeptPart::qkv, KeptPart::mlp}) text += cat(", ", name_of(part), on(part));
     text += of_layers;

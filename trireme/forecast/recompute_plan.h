@@ -37,7 +37,7 @@ enum class Recompute {
   full,            // keep each layer's input
   keep_attention,  // also the attention output and its log-sum-exp: backward never repeats attention forward
   none,            // keep all that backward reads
-  automatic,       // what is worth most on as many layers as fit, see choose_recompute.h; no plan has it
+  automatic,       // until it is chosen: what is worth most on as many layers as fit, see choose_recompute.h
 };
 constexpr auto enum_names(Recompute) {
   using enum Recompute;
@@ -71,6 +71,7 @@ struct RecomputePlan {
   double keep_qkv_fraction = 0;
   double keep_mlp_fraction = 0;
 
+  bool keeps_qkv_or_mlp() const { return keep_qkv_fraction > 0 || keep_mlp_fraction > 0; }
   // The last ones.
   int64_t layers_keeping(KeptPart part) const;
   bool keeps_more_than_attention() const {

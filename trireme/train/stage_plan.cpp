@@ -141,7 +141,9 @@ void add_stage(StagePlan& plan, const Json& stage, const TrainOptions& run, cons
 // them are not asked about them, unless none has.
 void leave_out_what_other_stages_use(std::vector<TrainOptions>& stages) {
   const auto on_disk = [](const TrainOptions& of) { return uses_disk(of.engine.offload); };
-  const auto planned = [](const TrainOptions& of) { return of.engine.recompute == Recompute::automatic; };
+  const auto planned = [](const TrainOptions& of) {
+    return of.engine.recompute.policy == Recompute::automatic;
+  };
   const bool any_on_disk = std::ranges::any_of(stages, on_disk);
   const bool any_planned = std::ranges::any_of(stages, planned);
   for (TrainOptions& of_stage : stages) {

@@ -110,7 +110,8 @@ void list_train_options(OptionList& list, TrainOptions& o) {
   list_engine_options(list, o.engine);
   list_update_options(list, o.engine);
   list.group(OptionGroup::memory);
-  list.flag("gradient_checkpointing", o.engine.recompute, Recompute::full, "the same as --recompute full")
+  list.flag("gradient_checkpointing", o.engine.recompute.policy, Recompute::full,
+            "the same as --recompute full")
       .not_in_config();
   list_checkpoints(list, o);
   list_watching(list, o);

@@ -195,7 +195,7 @@ TrainingData open_training_data(const DataSources& sources, double validation_sp
 
 void plan_with_documents(EngineOptions& engine, const TokenSource& train, PackingRule packing) {
   PlannedBatch& batch = engine.planned_batch;
-  if (engine.recompute == Recompute::automatic)
+  if (engine.recompute.policy == Recompute::automatic)
     batch.document_tokens = mean_context_tokens(*train.set, packing, batch.tokens);
 }
 
