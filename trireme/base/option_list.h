@@ -6,13 +6,14 @@
 //   list.choice("recompute", o.recompute, "what backward computes again instead of keeping it");
 //   list.count("checkpoint_every", o.checkpoint_every, at_least(0), "layers a group ...");
 //
-// The list refers to the values, which must outlive it.
+// The list refers to the values, which must outlive it; or it keeps them (list_of_copy).
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -214,6 +215,7 @@ class OptionList {
   // Throws ConfigError for the first number outside its range.
   void check() const;
   Json config() const;
+  void keep(std::shared_ptr<const void> values) { kept_ = std::move(values); }
 
  private:
   Option& add(Option option);
@@ -245,7 +247,18 @@ class OptionList {
   OptionGroup group_ = OptionGroup::command;
   ResumeRule rule_ = ResumeRule::told;
   std::vector<Option> options_;
+  std::shared_ptr<const void> kept_;
 };
+
+// Of a copy of `options`: for who reads them.
+template <typename Options>
+OptionList list_of_copy(const Options& options, void (*declare)(OptionList&, Options&)) {
+  const auto copy = std::make_shared<Options>(options);
+  OptionList list;
+  declare(list, *copy);
+  list.keep(copy);
+  return list;
+}
 
 // Tokens of a sample at most, 2^40: beyond lie overflows.
 inline constexpr int64_t kMostTokens = int64_t{1} << 40;

@@ -241,8 +241,7 @@ void PlanFlags::declare(OptionList& list) {
   list.flag("json", json, "print JSON (docs/plan.md)");
   pages.declare(list);
   explain.declare(list);
-  list_engine_options(list, engine);
-  list_update_options(list, engine);
+  list_training_options(list, engine);
   list.group(OptionGroup::sequence);
   list.count("sp", sp, from_to(1, kMostRanks), "ranks that share a sample: --ulysses x --ring");
   list.group(OptionGroup::checkpoints);

@@ -22,10 +22,7 @@ bool is_told_by_plan(const std::string& option) {
 
 // Options of train among the given ones that the plan leaves as they are.
 TrainOptionValues given_options(const PlanFlags& flags, const OptionParser& parser) {
-  OptionList list;
-  EngineOptions engine = flags.engine;
-  list_engine_options(list, engine);
-  list_update_options(list, engine);
+  const OptionList list = list_of_copy(flags.engine, list_training_options);
   TrainOptionValues values = flags.passed_on;
   for (const Option& option : list.options())
     if (option.is_flag() && parser.given(option.name) && !is_told_by_plan(option.name))

@@ -178,11 +178,7 @@ void check_stored_states(const EngineOptions& options, at::ScalarType compute_dt
 }
 
 void check_engine_options(const EngineOptions& options) {
-  EngineOptions listed = options;
-  OptionList list;
-  list_engine_options(list, listed);
-  list_update_options(list, listed);
-  list.check();
+  list_of_copy(options, list_training_options).check();
   check_offload(options);
   check_sequence(options);
   check_optimizer(options);

@@ -126,4 +126,9 @@ void list_update_options(OptionList& list, EngineOptions& o) {
               "where fp32 masters and moments lie; the step runs on the host then");
 }
 
+void list_training_options(OptionList& list, EngineOptions& o) {
+  list_engine_options(list, o);
+  list_update_options(list, o);
+}
+
 }  // namespace trireme

@@ -91,5 +91,7 @@ at::ScalarType storage_dtype(Precision precision);
 void list_engine_options(OptionList& list, EngineOptions& options);
 // Of training: precision, optimizer, and what gradients and optimizer state become.
 void list_update_options(OptionList& list, EngineOptions& options);
+// Both.
+void list_training_options(OptionList& list, EngineOptions& options);
 
 }  // namespace trireme

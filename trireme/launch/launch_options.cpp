@@ -45,10 +45,7 @@ int LaunchOptions::ranks_before(int node) const {
 }
 
 void check_launch_options(const LaunchOptions& options) {
-  LaunchOptions listed = options;
-  OptionList list;
-  list_launch_options(list, listed);
-  list.check();
+  list_of_copy(options, list_launch_options).check();
   if (options.node_rank >= options.nnodes)
     throw ConfigError(cat("launch: --node_rank is ", options.node_rank, " of --nnodes ", options.nnodes,
                           "; machines count from 0"));

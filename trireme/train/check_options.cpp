@@ -62,9 +62,7 @@ void check_that_each_counts(const TrainOptions& o) {
 }  // namespace
 
 void check_options(const TrainOptions& o) {
-  TrainOptions listed = o;
-  OptionList list;
-  list_train_options(list, listed);
+  const OptionList list = list_of_copy(o, list_train_options);
   list.check();
   check_that_each_is_utf8(list);
   if (o.max_steps <= 0 && !(o.num_train_epochs > 0))

@@ -11,9 +11,7 @@ namespace trireme {
 namespace {
 
 Json options_of_run(const TrainOptions& options) {
-  TrainOptions listed = options;
-  OptionList list;
-  list_train_options(list, listed);
+  const OptionList list = list_of_copy(options, list_train_options);
   Json told = Json::object();
   for (const Option& option : list.options())
     if (option.in_config && !option.machine_alone && option.type != OptionType::path)

@@ -13,9 +13,7 @@ namespace trireme {
 namespace {
 
 std::map<std::string, ResumeRule> resume_rules() {
-  TrainOptions options;
-  OptionList list;
-  list_train_options(list, options);
+  const OptionList list = list_of_copy(TrainOptions(), list_train_options);
   std::map<std::string, ResumeRule> rules;
   for (const Option& option : list.options()) rules[option.name] = option.resume_rule;
   return rules;

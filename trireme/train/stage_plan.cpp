@@ -46,11 +46,7 @@ constexpr const char* kStageOptions[] = {"max_seq_length",
                                          "update_in_backward"};
 
 Json engine_json(const EngineOptions& options) {
-  EngineOptions listed = options;
-  OptionList list;
-  list_engine_options(list, listed);
-  list_update_options(list, listed);
-  return list.config();
+  return list_of_copy(options, list_training_options).config();
 }
 
 int64_t count_of(const Json& stage, const char* key) {

@@ -107,8 +107,7 @@ void list_watching(OptionList& list, TrainOptions& o) {
 void list_train_options(OptionList& list, TrainOptions& o) {
   list_model_and_data(list, o);
   list_schedule(list, o);
-  list_engine_options(list, o.engine);
-  list_update_options(list, o.engine);
+  list_training_options(list, o.engine);
   list.group(OptionGroup::memory);
   list.flag("gradient_checkpointing", o.engine.recompute.policy, Recompute::full,
             "the same as --recompute full")
@@ -118,10 +117,7 @@ void list_train_options(OptionList& list, TrainOptions& o) {
 }
 
 Json to_json(const TrainOptions& options) {
-  TrainOptions listed = options;
-  OptionList list;
-  list_train_options(list, listed);
-  return list.config();
+  return list_of_copy(options, list_train_options).config();
 }
 
 ResumeKind resume_kind(const TrainOptions& o) {
