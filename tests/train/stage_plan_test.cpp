@@ -181,7 +181,7 @@ TEST(StagePlan, what_is_wrong_names_the_stage_and_the_key) {
               AllOf(HasSubstr("stage 2"), HasSubstr("lenght")));
   EXPECT_THAT(
       refusal(first + R"({"steps": 2, "optim": "sgd"}])"),
-      HasSubstr("'optim' is nothing that a stage sets; expected one of steps, tokens, sp, max_seq_length, "));
+      HasSubstr("'optim' is nothing that a stage sets; expected one of steps, tokens, sp, train_file, "));
   EXPECT_THAT(
       refusal(first + R"({"stepz": 2}])"),
       HasSubstr("'stepz' is nothing that a stage sets; did you mean 'steps'? Expected one of steps, "));

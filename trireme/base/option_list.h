@@ -99,6 +99,7 @@ struct Option {
   bool in_config = true;         // of the run
   ResumeRule resume_rule = ResumeRule::told;
   bool machine_alone = false;  // ranks of one run may differ in it
+  bool of_stages = false;      // a context stage may set it (train/stage_plan.h)
 
   bool is_flag() const { return write != nullptr; }
   // Throws ConfigError: a number outside the range.
@@ -126,6 +127,10 @@ struct Option {
   }
   Option& of_machine() {
     machine_alone = true;
+    return *this;
+  }
+  Option& in_stages() {
+    of_stages = true;
     return *this;
   }
 };

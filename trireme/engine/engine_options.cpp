@@ -24,25 +24,29 @@ at::ScalarType storage_dtype(Precision precision) {
 
 void list_engine_options(OptionList& list, EngineOptions& o) {
   list.group(OptionGroup::model);
-  list.choice("attention", o.attention, "attention kernel");
+  list.choice("attention", o.attention, "attention kernel").in_stages();
   list_rope_options(list, o.rope);
   list_adapter_option(list, o.lora);
 
   list.group(OptionGroup::memory);
   list.choice("recompute", o.recompute.policy,
               "what backward computes again instead of keeping it; auto: as little as memory allows, what "
-              "costs most time a byte kept first");
+              "costs most time a byte kept first")
+      .in_stages();
   list.count(
-      "checkpoint_every", o.recompute.checkpoint_every, at_least(0),
-      "layers a group: the input of its first layer is kept, and backward makes the other inputs again; "
-      "0: with --recompute auto as memory asks, else 1");
+          "checkpoint_every", o.recompute.checkpoint_every, at_least(0),
+          "layers a group: the input of its first layer is kept, and backward makes the other inputs again; "
+          "0: with --recompute auto as memory asks, else 1")
+      .in_stages();
   list.real("keep_fraction", o.recompute.keep_fraction, from_to(0, 1),
-            "share of the layers that keep what --recompute says; the others their input alone");
+            "share of the layers that keep what --recompute says; the others their input alone")
+      .in_stages();
   list.real("keep_qkv_fraction", o.recompute.keep_qkv_fraction, from_to(0, 1),
-            "with --recompute keep_attention: share of the layers that keep q, k and v too");
-  list.real(
-      "keep_mlp_fraction", o.recompute.keep_mlp_fraction, from_to(0, 1),
-      "with --recompute keep_attention: share of the layers that keep the MLP's input, gate and up too");
+            "with --recompute keep_attention: share of the layers that keep q, k and v too")
+      .in_stages();
+  list.real("keep_mlp_fraction", o.recompute.keep_mlp_fraction, from_to(0, 1),
+            "with --recompute keep_attention: share of the layers that keep the MLP's input, gate and up too")
+      .in_stages();
   list.count("memory_budget", o.memory_budget_bytes, at_least(0),
              "bytes that --recompute auto plans with on each rank; takes 60g; 0: by what is free")
       .on_resume(ResumeRule::free)
@@ -53,9 +57,12 @@ void list_engine_options(OptionList& list, EngineOptions& o) {
       .on_resume(ResumeRule::free)
       .of_machine();
   list.count("zero", o.zero, from_to(0, 3),
-             "shard over all ranks: 1 the optimizer's state, 2 also gradients, 3 also parameters");
-  list.choice("offload_params", o.offload.parameters, "where parameter shards lie while no layer uses them");
-  list.choice("offload_activations", o.offload.activations, "where what forward keeps lies until backward");
+             "shard over all ranks: 1 the optimizer's state, 2 also gradients, 3 also parameters")
+      .in_stages();
+  list.choice("offload_params", o.offload.parameters, "where parameter shards lie while no layer uses them")
+      .in_stages();
+  list.choice("offload_activations", o.offload.activations, "where what forward keeps lies until backward")
+      .in_stages();
   list.path("offload_dir", o.offload.folder, "folder on a fast local disk, for offload to disk")
       .on_resume(ResumeRule::free);
   list.count("offload_limit", o.offload.limit_bytes, at_least(0),
@@ -63,20 +70,26 @@ void list_engine_options(OptionList& list, EngineOptions& o) {
       .on_resume(ResumeRule::free)
       .of_machine();
   list.count("tile_tokens", o.tile_tokens, kTokens,
-             "tokens of one tile of a layer's token-wise parts; 0: by rule");
+             "tokens of one tile of a layer's token-wise parts; 0: by rule")
+      .in_stages();
   list.count("logits_tile_tokens", o.logits_tile_tokens, kTokens,
-             "tokens of one tile of the head; 0: by rule");
+             "tokens of one tile of the head; 0: by rule")
+      .in_stages();
 
   list.group(OptionGroup::sequence);
   list.count("ulysses", o.ulysses, kDegree,
-             "ranks that trade sequence for heads; the others take other samples");
+             "ranks that trade sequence for heads; the others take other samples")
+      .in_stages();
   list.count("ring", o.ring, kDegree,
-             "groups of --ulysses ranks in a ring: more ranks a sequence than there are heads");
+             "groups of --ulysses ranks in a ring: more ranks a sequence than there are heads")
+      .in_stages();
   list.choice("ring_method", o.ring_method,
-              "keys and values travel round the ring, or are gathered at once (more memory, one exchange)");
+              "keys and values travel round the ring, or are gathered at once (more memory, one exchange)")
+      .in_stages();
   list.count("head_chunks", o.head_chunks, kDegree,
              "chunks of heads in Ulysses' exchanges: the next one travels while attention computes, and "
-             "memory falls");
+             "memory falls")
+      .in_stages();
   list.count("sparse_block_tokens", o.sparse.block_tokens, kTokens,
              "block-sparse attention in blocks of so many tokens, a multiple of 64; 0: dense");
   list.count("sparse_local_blocks", o.sparse.local_blocks, at_least(1),
@@ -119,11 +132,13 @@ void list_update_options(OptionList& list, EngineOptions& o) {
               "of AdamW's moments; bf16 is rounded stochastically");
   list.choice("reduce_dtype", o.reduce_dtype, kSumDtypes, "in which gradients travel; sums are fp32");
   list.flag("update_in_backward", o.update_in_backward,
-            "step each layer as soon as its gradient is whole, so that gradients never exist together");
+            "step each layer as soon as its gradient is whole, so that gradients never exist together")
+      .in_stages();
 
   list.group(OptionGroup::memory);
   list.choice("offload_optimizer", o.offload.optimizer,
-              "where fp32 masters and moments lie; the step runs on the host then");
+              "where fp32 masters and moments lie; the step runs on the host then")
+      .in_stages();
 }
 
 void list_training_options(OptionList& list, EngineOptions& o) {

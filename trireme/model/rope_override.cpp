@@ -194,10 +194,12 @@ void list_rope_options(OptionList& list, RopeOverride& rope) {
             "in place of the model's own: yarn:16, linear:4, dynamic:4, llama3:8, proportional:4, default, "
             "or JSON as in "
             "config.json; the factor is of the length of pretraining")
-      .on_resume(ResumeRule::by_content);
+      .on_resume(ResumeRule::by_content)
+      .in_stages();
   list.real("rope_theta", rope.theta, above(1, 1e18),
             "in place of the model's own; alone, positions grow to the length")
-      .on_resume(ResumeRule::by_content);
+      .on_resume(ResumeRule::by_content)
+      .in_stages();
 }
 
 ModelConfig with_rope(const ModelConfig& config, const RopeOverride& override) {

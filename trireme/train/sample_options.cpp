@@ -57,7 +57,8 @@ void list_sample_options(OptionList& list, SampleOptions& o) {
               "truncate: its beginning stays; skip: it is left out")
       .on_resume(ResumeRule::same_order);
   list.count("max_seq_length", o.max_seq_length, from_to(1, kMostTokens), "tokens of a sample; takes 16k")
-      .on_resume(ResumeRule::by_content);
+      .on_resume(ResumeRule::by_content)
+      .in_stages();
   list.real("mlm_probability", o.mlm_probability, above(0, 1),
             "encoders: share of tokens that are masked; not given: 0.15");
   list.count("mask_token_id", o.mask_token_id, at_least(0),

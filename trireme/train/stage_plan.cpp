@@ -14,37 +14,6 @@
 namespace trireme {
 namespace {
 
-// The options that a stage may set, beside steps, tokens and sp.
-constexpr const char* kStageOptions[] = {"max_seq_length",
-                                         "train_file",
-                                         "learning_rate",
-                                         "lr_scheduler_type",
-                                         "lr_scheduler_kwargs",
-                                         "warmup_ratio",
-                                         "warmup_steps",
-                                         "warmup_type",
-                                         "rope_scaling",
-                                         "rope_theta",
-                                         "per_device_train_batch_size",
-                                         "gradient_accumulation_steps",
-                                         "ulysses",
-                                         "ring",
-                                         "ring_method",
-                                         "head_chunks",
-                                         "attention",
-                                         "zero",
-                                         "offload_params",
-                                         "offload_optimizer",
-                                         "offload_activations",
-                                         "recompute",
-                                         "checkpoint_every",
-                                         "keep_fraction",
-                                         "keep_qkv_fraction",
-                                         "keep_mlp_fraction",
-                                         "tile_tokens",
-                                         "logits_tile_tokens",
-                                         "update_in_backward"};
-
 Json engine_json(const EngineOptions& options) {
   return list_of_copy(options, list_training_options).config();
 }
@@ -58,9 +27,10 @@ int64_t count_of(const Json& stage, const char* key) {
   return value.get<int64_t>();
 }
 
-[[noreturn]] void refuse_key(const std::string& key, bool is_of_run) {
+[[noreturn]] void refuse_key(const std::string& key, bool is_of_run, const OptionList& list) {
   std::vector<std::string> names{"steps", "tokens", "sp"};
-  names.insert(names.end(), std::begin(kStageOptions), std::end(kStageOptions));
+  for (const Option& option : list.options())
+    if (option.of_stages) names.push_back(option.name);
   const std::string meant = is_of_run ? "" : did_you_mean(key, names);
   throw ConfigError(cat("'", quotation(key), "' is nothing that a stage sets", meant,
                         meant.empty() ? "; expected" : " Expected", " one of ", joined(names)));
@@ -76,8 +46,8 @@ void set_options(TrainOptions& options, const Json& stage, const RunTopology& to
     if (key == "steps" || key == "tokens" || key == "sp") continue;
     const auto option =
         std::ranges::find_if(list.options(), [&](const Option& each) { return each.name == key; });
-    if (std::ranges::none_of(kStageOptions, [&](const char* name) { return key == name; }))
-      refuse_key(key, option != list.options().end());
+    const bool is_of_run = option != list.options().end();
+    if (!is_of_run || !option->of_stages) refuse_key(key, is_of_run, list);
     const Json written = parse_option_value(*option, item.value(), "");
     option->check(written);
     option->write(written);

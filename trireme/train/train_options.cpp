@@ -21,7 +21,8 @@ void list_model_and_data(OptionList& list, TrainOptions& o) {
   list.group(OptionGroup::data);
   list.path("train_file", o.train_file, "text (.txt, .jsonl or a folder), or the PREFIX of a tokenized set")
       .required()
-      .on_resume(by_content);
+      .on_resume(by_content)
+      .in_stages();
   list.path("eval_file", o.eval_file, "held-out text or tokenized set").on_resume(ResumeRule::free);
   list.real("validation_split_percentage", o.validation_split_percentage, from_to_below(0, 100),
             "hold out this end of --train_file instead")
@@ -43,16 +44,20 @@ void list_schedule(OptionList& list, TrainOptions& o) {
              "optimizer steps; 0 or -1: --num_train_epochs decides");
   list.real("num_train_epochs", o.num_train_epochs, from_to(0, kSteps), "passes over the data");
   list.count("per_device_train_batch_size", o.per_device_train_batch_size, from_to(1, kBatches),
-             "samples of one micro-batch of each group of ranks that share a sample");
+             "samples of one micro-batch of each group of ranks that share a sample")
+      .in_stages();
   list.count("gradient_accumulation_steps", o.gradient_accumulation_steps, from_to(1, kBatches),
-             "micro-batches of one step");
-  list.real("learning_rate", o.learning_rate, above(0, 1e38), "peak of the first stage");
-  list.choice("lr_scheduler_type", o.lr_scheduler_type, "schedule of each stage");
-  list.text("lr_scheduler_kwargs", o.lr_scheduler_kwargs, R"(JSON, such as {"min_lr_rate": 0.1})");
-  list.real("warmup_ratio", o.warmup_ratio, from_to(0, 1), "share of a stage's steps");
-  list.real("warmup_steps", o.warmup_steps, from_to(0, kSteps), "steps; below 1: a share");
+             "micro-batches of one step")
+      .in_stages();
+  list.real("learning_rate", o.learning_rate, above(0, 1e38), "peak of the first stage").in_stages();
+  list.choice("lr_scheduler_type", o.lr_scheduler_type, "schedule of each stage").in_stages();
+  list.text("lr_scheduler_kwargs", o.lr_scheduler_kwargs, R"(JSON, such as {"min_lr_rate": 0.1})")
+      .in_stages();
+  list.real("warmup_ratio", o.warmup_ratio, from_to(0, 1), "share of a stage's steps").in_stages();
+  list.real("warmup_steps", o.warmup_steps, from_to(0, kSteps), "steps; below 1: a share").in_stages();
   list.choice("warmup_type", o.warmup_type,
-              "how the learning rate grows meanwhile; log: as in DeepSpeed's WarmupLR");
+              "how the learning rate grows meanwhile; log: as in DeepSpeed's WarmupLR")
+      .in_stages();
 }
 
 void list_checkpoints(OptionList& list, TrainOptions& o) {
