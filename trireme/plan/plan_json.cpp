@@ -74,20 +74,20 @@ Json time_json(const Planned& planned) {
           {"mfu", time.mfu}};
 }
 
-}  // namespace
-
-Json bytes_json(const MemoryBytes& bytes) {
-  Json json = Json::object();
-  for (const MemoryCategory category : kAllMemoryCategories) json[name_of(category)] = bytes[category];
-  return json;
-}
-
 Json planned_json(const PlanRequest& request, const Planned& planned) {
   return {{"tokens", planned.tokens()},
           {"devices", planned.configuration.ranks()},
           {"configuration", configuration_json(planned)},
           {"memory", memory_json(request, planned.memory)},
           {"time", time_json(planned)}};
+}
+
+}  // namespace
+
+Json bytes_json(const MemoryBytes& bytes) {
+  Json json = Json::object();
+  for (const MemoryCategory category : kAllMemoryCategories) json[name_of(category)] = bytes[category];
+  return json;
 }
 
 Json plan_json(const PlanRequest& request, const Plan& plan) {

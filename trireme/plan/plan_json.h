@@ -10,6 +10,5 @@ namespace trireme {
 Json bytes_json(const MemoryBytes& bytes);
 
 Json plan_json(const PlanRequest& request, const Plan& plan);
-Json planned_json(const PlanRequest& request, const Planned& planned);
 
 }  // namespace trireme

@@ -48,8 +48,6 @@ struct StepTime {
   double most_seconds = 0;
   double tokens_per_second = 0;  // of all ranks
   double mfu = 0;                // of the profile's peak rate
-
-  double waited_seconds() const { return seconds - compute_seconds; }
 };
 
 // Throws ConfigError: ranks on several machines, and the profile has no rate between them; offload to what it
