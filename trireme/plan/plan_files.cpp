@@ -13,11 +13,7 @@ const char* nvme_or(Offload offload) {
   return offload == Offload::disk ? "nvme" : name_of(offload);
 }
 
-struct ChosenOption {
-  const char* name;
-  Json value;
-  Json usual;  // what train takes where the option is not given; null: it is always told
-};
+}  // namespace
 
 std::vector<ChosenOption> chosen_options(const PlanRequest& request, const Planned& planned) {
   const Configuration& c = planned.configuration;
@@ -42,8 +38,6 @@ std::vector<ChosenOption> chosen_options(const PlanRequest& request, const Plann
                                  {"logits_tile_tokens", c.logits_tile_tokens, {}}});
   return options;
 }
-
-}  // namespace
 
 TrainOptionValues train_options_of(const PlanRequest& request, const Planned& planned) {
   TrainOptionValues options;

@@ -10,6 +10,13 @@
 
 namespace trireme {
 
+struct ChosenOption {
+  const char* name;  // of train
+  Json value;
+  Json usual;  // what train takes where the option is not given; null: it is always told
+};
+std::vector<ChosenOption> chosen_options(const PlanRequest& request, const Planned& planned);
+
 using TrainOptionValues = std::vector<std::pair<std::string, Json>>;
 
 // What the plan chose, by the names of train's options.

@@ -1,36 +1,25 @@
 #include "trireme/plan/plan_json.h"
 
+#include "trireme/plan/plan_files.h"
 #include "trireme/plan/step_causes.h"
 
 namespace trireme {
 namespace {
 
-Json configuration_json(const Planned& planned) {
+Json configuration_json(const PlanRequest& request, const Planned& planned) {
   const Configuration& c = planned.configuration;
   const int64_t resident = c.offload.activations == Offload::cpu ? planned.step.inputs.resident_layers : 0;
-  return {{"data_parallel", c.data_parallel},
-          {"ulysses", c.ulysses},
-          {"ring", c.ring},
-          {"zero", c.zero},
-          {"offload_params", name_of(c.offload.parameters)},
-          {"offload_optimizer", name_of(c.offload.optimizer)},
-          {"offload_activations", name_of(c.offload.activations)},
-          {"resident_layers", resident},
-          {"recompute", name_of(c.recompute.policy)},
-          {"keep_fraction", c.recompute.keep_fraction},
-          {"keep_qkv_fraction", c.recompute.keep_qkv_fraction},
-          {"keep_mlp_fraction", c.recompute.keep_mlp_fraction},
-          {"keeping_layers", c.recompute.layers_keeping(KeptPart::attention)},
-          {"keeping_qkv_layers", c.recompute.layers_keeping(KeptPart::qkv)},
-          {"keeping_mlp_layers", c.recompute.layers_keeping(KeptPart::mlp)},
-          {"layers", planned.step.inputs.model.layers},
-          {"checkpoint_every", c.recompute.checkpoint_every},
-          {"head_chunks", c.head_chunks},
-          {"tile_tokens", c.tile_tokens},
-          {"logits_tile_tokens", c.logits_tile_tokens},
-          {"per_device_train_batch_size", c.batch},
-          {"gradient_accumulation_steps", c.accumulation},
-          {"samples_per_step", c.samples()}};
+  Json json = {{"data_parallel", c.data_parallel},
+               {"resident_layers", resident},
+               {"keeping_layers", c.recompute.layers_keeping(KeptPart::attention)},
+               {"keeping_qkv_layers", c.recompute.layers_keeping(KeptPart::qkv)},
+               {"keeping_mlp_layers", c.recompute.layers_keeping(KeptPart::mlp)},
+               {"layers", planned.step.inputs.model.layers},
+               {"samples_per_step", c.samples()}};
+  for (const ChosenOption& each : chosen_options(request, planned)) json[each.name] = each.value;
+  json.erase("max_seq_length");  // tokens, beside the configuration
+  json.erase("ring_method");     // the request's
+  return json;
 }
 
 Json memory_json(const PlanRequest& request, const PlannedMemory& memory) {
@@ -77,7 +66,7 @@ Json time_json(const Planned& planned) {
 Json planned_json(const PlanRequest& request, const Planned& planned) {
   return {{"tokens", planned.tokens()},
           {"devices", planned.configuration.ranks()},
-          {"configuration", configuration_json(planned)},
+          {"configuration", configuration_json(request, planned)},
           {"memory", memory_json(request, planned.memory)},
           {"time", time_json(planned)}};
 }
