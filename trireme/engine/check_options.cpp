@@ -25,7 +25,7 @@ void check_offload(const EngineOptions& options) {
     throw ConfigError(
         "--offload_activations with --recompute none would move all that backward reads, more than can be "
         "moved in the time; use --recompute keep_attention or full");
-  if (offload.activations != Offload::none && options.recompute.keeps_qkv_or_mlp())
+  if (offload.activations != Offload::none && !options.recompute.keeps_attention_at_most())
     throw ConfigError(
         "--offload_activations with --keep_qkv_fraction or --keep_mlp_fraction would move more than can be "
         "moved in the time; leave them out");

@@ -75,15 +75,14 @@ class Proposals {
 
   void kept_activations() {
     const RecomputePlan& plan = inputs_.recompute;
-    // Groups of layers and offload refuse what keeps more.
-    const bool keeps_little = plan.policy != Recompute::none && !plan.keeps_more_than_attention();
+    const bool keeps_little = plan.keeps_attention_at_most();
     if (plan.policy != Recompute::full) {
       const auto propose_policy = [&](Recompute policy, double keep_fraction) {
         const RecomputePlan then{policy, plan.checkpoint_every, keep_fraction, plan.layers};
         propose(recompute_flags(plan, then), activations, [&](auto& changed) { changed.recompute = then; });
       };
       propose_policy(Recompute::full, 1);
-      if (plan.keeps_more_than_attention()) propose_policy(Recompute::keep_attention, 1);
+      if (!keeps_little) propose_policy(Recompute::keep_attention, 1);
       if (plan.keep_fraction > 0.5 && (plan.policy == Recompute::none || keeps_little))
         propose_policy(plan.policy, 0.5);
     }

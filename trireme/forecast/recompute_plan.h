@@ -72,11 +72,10 @@ struct RecomputePlan {
   double keep_mlp_fraction = 0;
 
   bool keeps_qkv_or_mlp() const { return keep_qkv_fraction > 0 || keep_mlp_fraction > 0; }
+  // What may stand with groups of several layers, and with offload of what layers keep.
+  bool keeps_attention_at_most() const { return policy != Recompute::none && !keeps_qkv_or_mlp(); }
   // The last ones.
   int64_t layers_keeping(KeptPart part) const;
-  bool keeps_more_than_attention() const {
-    return layers_keeping(KeptPart::qkv) > 0 || layers_keeping(KeptPart::mlp) > 0;
-  }
   // First layer of this one's group.
   int64_t group_begin(int64_t layer) const { return layer - layer % checkpoint_every; }
   bool is_last_of_group(int64_t layer) const {

@@ -159,8 +159,8 @@ class CandidateList {
     RecomputePlan& plan = candidate.configuration.recompute;
     plan = {.checkpoint_every = sizes.fewest, .layers = layers};
     candidate.most_of_group = sizes.most;
-    const auto add = [&](Recompute policy, double attention, double qkv = 0, double mlp = 0) {
-      plan = {policy, sizes.fewest, attention, layers, qkv, mlp};
+    const auto add = [&](const RecomputePlan& chosen) {
+      plan = chosen;
       all_.push_back(std::move(candidate));
     };
     const auto add_order = [&](const KeepOrder& order, int64_t least) {
@@ -174,17 +174,20 @@ class CandidateList {
       const auto all = static_cast<double>(layers);
       return pinned ? std::round(*pinned * all) / all : otherwise;
     };
-    const bool keeps_all = activations == Offload::none && sizes.fewest == 1;
     const std::optional<Recompute>& pinned = pinned_.recompute;
-    const double attention = share(pinned_.keep_fraction, 1);
-    const double qkv = share(pinned_.keep_qkv_fraction, 0), mlp = share(pinned_.keep_mlp_fraction, 0);
-    if (pinned == Recompute::full) return add(Recompute::full, 1);
-    if (pinned == Recompute::none || qkv + mlp > 0) {
+    if (pinned == Recompute::full) return add({Recompute::full, sizes.fewest, 1, layers});
+    const RecomputePlan asked{pinned.value_or(Recompute::keep_attention),
+                              sizes.fewest,
+                              share(pinned_.keep_fraction, 1),
+                              layers,
+                              share(pinned_.keep_qkv_fraction, 0),
+                              share(pinned_.keep_mlp_fraction, 0)};
+    if (!asked.keeps_attention_at_most()) {
       candidate.most_of_group = 1;
-      if (keeps_all) add(pinned.value_or(Recompute::keep_attention), attention, qkv, mlp);
+      if (activations == Offload::none && sizes.fewest == 1) add(asked);
       return;
     }
-    if (pinned_.keep_fraction) return add(Recompute::keep_attention, attention);
+    if (pinned_.keep_fraction) return add(asked);
     if (pinned) return add_order({KeptPart::attention, layers}, 1);
     add_order(KeepOrder(planned_inputs(request_, candidate.configuration, tokens_, /*sp_rank=*/0)), 0);
   }

@@ -100,7 +100,7 @@ class ChangeTable {
   void recompute() {
     begin_kind();
     const int64_t layers = in_.recompute.layers;
-    if (in_.recompute.keeps_more_than_attention()) add(keep_attention_on(layers, in_.recompute));
+    if (!in_.recompute.keeps_attention_at_most()) add(keep_attention_on(layers, in_.recompute));
     if (in_.recompute.policy != Recompute::full) add(keep_attention_on(0, in_.recompute));
     begin_kind();
     for (const int64_t every : {2, 4})
@@ -221,7 +221,7 @@ MemoryChange keep_attention_on(int64_t keeping_layers, const RecomputePlan& befo
 
 bool options_agree(const PlannedStep& step) {
   const ForecastInputs& inputs = step.inputs;
-  if ((inputs.recompute.policy == Recompute::none || inputs.recompute.keeps_more_than_attention()) &&
+  if (!inputs.recompute.keeps_attention_at_most() &&
       (inputs.offload.activations != Offload::none || inputs.recompute.checkpoint_every > 1))
     return false;
   if (inputs.offload.parameters != Offload::none && inputs.zero != 3) return false;

@@ -92,11 +92,11 @@ class Alternatives {
            [&](PinnedOptions& pinned) { pinned.offload_activations = offload; });
     }
     const RecomputePlan& kept = c_.recompute;
-    const bool parts = kept.keep_qkv_fraction + kept.keep_mlp_fraction > 0;
     for (const Recompute policy : {Recompute::none, Recompute::keep_attention, Recompute::full})
       with(user.recompute,
            (policy != Recompute::none || user.checkpoint_every.value_or(1) == 1) &&
-               (policy != kept.policy || kept.layers_keeping(KeptPart::attention) < kept.layers || parts),
+               (policy != kept.policy || kept.layers_keeping(KeptPart::attention) < kept.layers ||
+                kept.keeps_qkv_or_mlp()),
            [&](PinnedOptions& pinned) {
              pinned.recompute = policy;
              pinned.keep_fraction = policy == Recompute::full ? std::nullopt : std::optional(1.0);
@@ -105,7 +105,7 @@ class Alternatives {
            });
     for (const int64_t every : {1, 2, 4})
       with(user.checkpoint_every,
-           every != kept.checkpoint_every && every <= kept.layers && kept.policy != Recompute::none && !parts,
+           every != kept.checkpoint_every && every <= kept.layers && kept.keeps_attention_at_most(),
            [&](PinnedOptions& pinned) { pinned.checkpoint_every = every; });
     for (const int chunks : {1, 2, 4})
       with(user.head_chunks, chunks != c_.head_chunks,
