@@ -10,7 +10,7 @@
 #include "trireme/data/tokenizer_vocabulary.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/device/tensor_memory.h"
-#include "trireme/forecast/gather_order.h"
+#include "trireme/engine/make_forecast_inputs.h"
 #include "trireme/kernels/document_begins.h"
 #include "trireme/kernels/token_tiles.h"
 #include "trireme/model/model_family.h"
@@ -25,13 +25,6 @@ int64_t longest_document_tokens(const TokenBatch& batch) {
   return longest;
 }
 
-EndUnits end_units(const ModelLayout& layout) {
-  return {.tied = layout.tied,
-          .embedding_read_backward = layout.embedding_read_backward,
-          .layer_inputs = layout.layer_inputs,
-          .trained = !layout.adapted()};
-}
-
 }  // namespace
 
 ModelExecutor::ModelExecutor(const ModelConfig& config, const ModelLayout& layout, const Mesh& mesh,
@@ -39,6 +32,7 @@ ModelExecutor::ModelExecutor(const ModelConfig& config, const ModelLayout& layou
                              const ExecutorSettings& settings, ParameterStore* adapters)
     : config_(config),
       layout_(layout),
+      end_units_(model_sizes(config, layout).end_units()),
       embedding_(config.family->embedding(config)),
       layer_inputs_(layout.layer_inputs ? config.family->layer_inputs(config) : nullptr),
       head_(config.family->head(config)),
@@ -227,7 +221,7 @@ at::Tensor ModelExecutor::forward(
   check(batch);
   AcrossLayers across;
   const SequenceContext context = context_of(batch, across);
-  UnitOrder order(parameters_, forward_order(config_.num_hidden_layers, end_units(layout_)));
+  UnitOrder order(parameters_, forward_order(config_.num_hidden_layers, end_units_));
   at::Tensor x = embed({batch.tokens.to(settings_.device).flatten(), context.positions}, order, across);
   for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
     activity_.set_layer(layer, PassDirection::forward);
@@ -348,7 +342,7 @@ at::Tensor ModelExecutor::forward_backward(const TokenBatch& batch, double scale
   AcrossLayers across;
   const SequenceContext context = context_of(batch, across);
   const RecomputePlan& plan = layers_.plan();
-  UnitOrder order(parameters_, training_order(plan, end_units(layout_)));
+  UnitOrder order(parameters_, training_order(plan, end_units_));
   // Both now: a copy from pageable memory waits for the work that was given before it.
   const EmbeddedTokens embedded{batch.tokens.to(settings_.device).flatten(), context.positions};
   const at::Tensor targets = batch.targets.to(settings_.device).flatten().contiguous();

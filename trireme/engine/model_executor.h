@@ -19,6 +19,7 @@
 #include "trireme/data/token_batch.h"
 #include "trireme/engine/layer_runner.h"
 #include "trireme/engine/unit_order.h"
+#include "trireme/forecast/gather_order.h"
 #include "trireme/model/embedding.h"
 #include "trireme/model/head.h"
 #include "trireme/model/layer_inputs.h"
@@ -93,6 +94,7 @@ class ModelExecutor {
 
   const ModelConfig& config_;
   const ModelLayout& layout_;
+  const EndUnits end_units_;
   std::unique_ptr<const Embedding> embedding_;
   std::unique_ptr<const LayerInputs> layer_inputs_;  // null: the model has none
   std::unique_ptr<const Head> head_;
