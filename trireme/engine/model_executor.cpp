@@ -145,29 +145,29 @@ RotaryTable ModelExecutor::rotary_table(const RopeConfig& rope, int64_t head_dim
   return table;
 }
 
-UnitGradients ModelExecutor::open(int unit, GradientStore& gradients) const {
+UnitGradients ModelExecutor::open(int unit, Pass& pass) const {
   const UnitSpec& spec = layout_.units[static_cast<size_t>(unit)];
   const std::optional<int> trained = layout_.trained_unit(unit);
   if (!layout_.adapted()) {
-    const OpenGradient gradient = gradients.open(*trained);
+    const OpenGradient gradient = pass.gradients->open(*trained);
     return {gradient.flat, spec, gradient.state};
   }
   std::unique_ptr<UnitGradients> adapters;
   if (trained) {
-    const OpenGradient gradient = gradients.open(*trained);
+    const OpenGradient gradient = pass.gradients->open(*trained);
     adapters = std::make_unique<UnitGradients>(
         gradient.flat, layout_.trained()[static_cast<size_t>(*trained)], gradient.state);
   }
   return {spec, settings_.device, std::move(adapters)};
 }
 
-void ModelExecutor::close(int unit, GradientStore& gradients) const {
-  if (const std::optional<int> trained = layout_.trained_unit(unit)) gradients.close(*trained);
+void ModelExecutor::close(int unit, Pass& pass) const {
+  if (const std::optional<int> trained = layout_.trained_unit(unit)) pass.gradients->close(*trained);
 }
 
-UnitWeights ModelExecutor::gather_layer(int64_t layer, UnitOrder& order) const {
+UnitWeights ModelExecutor::gather_layer(int64_t layer, Pass& pass) const {
   const int unit = layout_.layer_unit(layer);
-  UnitWeights weights = bind(unit, order.gather(unit));
+  UnitWeights weights = gather(unit, pass);
   if (!layout_.adapted()) return weights;
   const int trained = *layout_.trained_unit(unit);
   const auto units = static_cast<int>(layout_.trained().size());
@@ -176,35 +176,40 @@ UnitWeights ModelExecutor::gather_layer(int64_t layer, UnitOrder& order) const {
   return weights;
 }
 
-UnitWeights ModelExecutor::bind_head(const at::Tensor& head_flat, const at::Tensor& embedding_flat) const {
-  UnitWeights weights = bind(layout_.head_unit(), head_flat);
-  if (layout_.tied) weights[kOutputMatrix] = bind(kEmbeddingUnit, embedding_flat)[kWords];
+UnitWeights ModelExecutor::gather_head(Pass& pass) const {
+  UnitWeights weights = gather(layout_.head_unit(), pass);
+  if (layout_.tied) weights[kOutputMatrix] = gather(kEmbeddingUnit, pass)[kWords];
   return weights;
 }
 
-at::Tensor ModelExecutor::embed(const EmbeddedTokens& embedded, UnitOrder& order, AcrossLayers& across) {
+void ModelExecutor::release_head(Pass& pass) const {
+  pass.order.release(layout_.head_unit());
+  if (layout_.tied) pass.order.release(kEmbeddingUnit);
+}
+
+at::Tensor ModelExecutor::embed(const EmbeddedTokens& embedded, Pass& pass) {
   const MemoryScope scope(MemoryCategory::activations);
   const int64_t tokens = embedded.tokens.size(0);
   at::Tensor x;
   {
-    const UnitWeights weights = bind(kEmbeddingUnit, order.gather(kEmbeddingUnit));
+    const UnitWeights weights = gather(kEmbeddingUnit, pass);
     x = at::empty({tokens, config_.hidden_size}, weights[kWords].options().dtype(settings_.storage));
     const MemoryScope tiles(MemoryCategory::tiles);
     for_tiles(tokens, settings_.logits_tile_tokens, [&](int64_t begin, int64_t count) {
       embedding_->forward(weights, embedded.rows(begin, count), x.narrow(0, begin, count));
     });
   }
-  order.release(kEmbeddingUnit);
-  if (layer_inputs_) make_layer_inputs(embedded, x, order, across);
+  pass.order.release(kEmbeddingUnit);
+  if (layer_inputs_) make_layer_inputs(embedded, x, pass);
   return x;
 }
 
-void ModelExecutor::make_layer_inputs(const EmbeddedTokens& embedded, const at::Tensor& x, UnitOrder& order,
-                                      AcrossLayers& across) {
+void ModelExecutor::make_layer_inputs(const EmbeddedTokens& embedded, const at::Tensor& x, Pass& pass) {
+  AcrossLayers& across = pass.across;
   const int unit = kLayerInputsUnit;
   const int64_t tokens = x.size(0);
   across.inputs_LRP = at::empty({config_.num_hidden_layers, tokens, config_.layer_input_width}, x.options());
-  const UnitWeights weights = bind(unit, order.gather(unit));
+  const UnitWeights weights = gather(unit, pass);
   {
     const MemoryScope tiles(MemoryCategory::tiles);
     for_tiles(tokens, settings_.logits_tile_tokens, [&](int64_t begin, int64_t count) {
@@ -212,28 +217,24 @@ void ModelExecutor::make_layer_inputs(const EmbeddedTokens& embedded, const at::
                              across.inputs_LRP.narrow(1, begin, count));
     });
   }
-  order.release(unit);
+  pass.order.release(unit);
 }
 
 at::Tensor ModelExecutor::forward(
     const TokenBatch& batch,
     const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits) {
   check(batch);
-  AcrossLayers across;
-  const SequenceContext context = context_of(batch, across);
-  UnitOrder order(parameters_, forward_order(config_.num_hidden_layers, end_units_));
-  at::Tensor x = embed({batch.tokens.to(settings_.device).flatten(), context.positions}, order, across);
+  Pass pass{UnitOrder(parameters_, forward_order(config_.num_hidden_layers, end_units_))};
+  pass.context = context_of(batch, pass.across);
+  at::Tensor x = embed({batch.tokens.to(settings_.device).flatten(), pass.context.positions}, pass);
   for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
     activity_.set_layer(layer, PassDirection::forward);
     const int unit = layout_.layer_unit(layer);
-    x = layers_.forward(layer, gather_layer(layer, order), context, x, nullptr);
-    order.release(unit);
+    x = layers_.forward(layer, gather_layer(layer, pass), pass.context, x, nullptr);
+    pass.order.release(unit);
   }
   activity_.leave_layers();
-  const int head = layout_.head_unit();
-  const at::Tensor head_flat = order.gather(head);
-  const UnitWeights weights =
-      bind_head(head_flat, layout_.tied ? order.gather(kEmbeddingUnit) : at::Tensor());
+  const UnitWeights weights = gather_head(pass);
   const at::Tensor targets = batch.targets.to(settings_.device).flatten().contiguous();
   at::Tensor loss;
   {
@@ -241,17 +242,17 @@ at::Tensor ModelExecutor::forward(
     loss = head_->loss(weights, settings_.logits_tile_tokens, x, targets, on_logits);
     count_as(loss, MemoryCategory::other);
   }
-  order.release(head);
-  if (layout_.tied) order.release(kEmbeddingUnit);
+  release_head(pass);
   return loss.view(batch.tokens.sizes());
 }
 
-void ModelExecutor::add_layer_inputs_gradient(GradientStore& gradients, const EmbeddedTokens& embedded,
-                                              AcrossLayers& across, const at::Tensor& dx, UnitOrder& order) {
+void ModelExecutor::add_layer_inputs_gradient(const EmbeddedTokens& embedded, const at::Tensor& dx,
+                                              Pass& pass) {
+  AcrossLayers& across = pass.across;
   const int unit = kLayerInputsUnit;
   {
-    const UnitWeights weights = bind(unit, order.gather(unit));
-    UnitGradients sums = open(unit, gradients);
+    const UnitWeights weights = gather(unit, pass);
+    UnitGradients sums = open(unit, pass);
     const MemoryScope scope(MemoryCategory::tiles);
     for_tiles(dx.size(0), settings_.logits_tile_tokens, [&](int64_t begin, int64_t count) {
       const auto rows = [&](const at::Tensor& whole) { return whole.narrow(0, begin, count); };
@@ -259,17 +260,16 @@ void ModelExecutor::add_layer_inputs_gradient(GradientStore& gradients, const Em
                               across.inputs_LRP.narrow(1, begin, count), rows(dx));
     });
     sums.finish();
-    order.release(unit);
+    pass.order.release(unit);
   }
   across.inputs_LRP = across.x_RM = at::Tensor();
-  close(unit, gradients);
+  close(unit, pass);
 }
 
-void ModelExecutor::add_embedding_gradient(GradientStore& gradients, const EmbeddedTokens& embedded,
-                                           const at::Tensor& dx, UnitOrder& order) {
+void ModelExecutor::add_embedding_gradient(const EmbeddedTokens& embedded, const at::Tensor& dx, Pass& pass) {
   const bool reads = layout_.embedding_read_backward;
-  const UnitWeights weights = reads ? bind(kEmbeddingUnit, order.gather(kEmbeddingUnit)) : UnitWeights();
-  UnitGradients sums = open(kEmbeddingUnit, gradients);
+  const UnitWeights weights = reads ? gather(kEmbeddingUnit, pass) : UnitWeights();
+  UnitGradients sums = open(kEmbeddingUnit, pass);
   {
     const MemoryScope scope(MemoryCategory::tiles);
     for_tiles(dx.size(0), settings_.logits_tile_tokens, [&](int64_t begin, int64_t count) {
@@ -277,19 +277,15 @@ void ModelExecutor::add_embedding_gradient(GradientStore& gradients, const Embed
     });
   }
   sums.finish();
-  if (reads) order.release(kEmbeddingUnit);
+  if (reads) pass.order.release(kEmbeddingUnit);
 }
 
-at::Tensor ModelExecutor::head_backward(const at::Tensor& targets, double scale, at::Tensor& x,
-                                        UnitOrder& order, GradientStore& gradients) {
-  const int head = layout_.head_unit();
-  const at::Tensor head_flat = order.gather(head);
-  const UnitWeights weights =
-      bind_head(head_flat, layout_.tied ? order.gather(kEmbeddingUnit) : at::Tensor());
-  UnitGradients head_gradients = open(head, gradients);
+at::Tensor ModelExecutor::head_backward(const at::Tensor& targets, double scale, at::Tensor& x, Pass& pass) {
+  const UnitWeights weights = gather_head(pass);
+  UnitGradients head_gradients = open(layout_.head_unit(), pass);
   std::optional<UnitGradients> embedding_gradients;
   if (layout_.tied && !layout_.adapted()) {
-    embedding_gradients = open(kEmbeddingUnit, gradients);
+    embedding_gradients = open(kEmbeddingUnit, pass);
     head_gradients.exchange(kOutputMatrix, *embedding_gradients, kWords);
   }
   at::Tensor loss;
@@ -303,77 +299,73 @@ at::Tensor ModelExecutor::head_backward(const at::Tensor& targets, double scale,
     embedding_gradients->finish();
   }
   head_gradients.finish();
-  order.release(head);
-  if (layout_.tied) order.release(kEmbeddingUnit);
+  release_head(pass);
   return loss;
 }
 
-at::Tensor ModelExecutor::group_backward(int64_t begin, int64_t end, const SequenceContext& context,
-                                         at::Tensor dx, UnitOrder& order, GradientStore& gradients,
-                                         ActivationStore& activations) {
+at::Tensor ModelExecutor::group_backward(int64_t begin, int64_t end, at::Tensor dx, Pass& pass) {
   // From the last, as stores expect that bring back what they put away.
   std::vector<Saved> saved(static_cast<size_t>(end - begin));
   const auto of = [&](int64_t layer) -> Saved& { return saved[static_cast<size_t>(layer - begin)]; };
-  for (int64_t layer = end - 1; layer >= begin; --layer) of(layer) = activations.take(layer);
+  for (int64_t layer = end - 1; layer >= begin; --layer) of(layer) = pass.activations->take(layer);
 
   for (int64_t layer = begin; layer + 1 < end; ++layer) {
     activity_.set_layer(layer, PassDirection::backward);
     const int unit = layout_.layer_unit(layer);
-    of(layer + 1).at(kX) = layers_.forward_again(layer, gather_layer(layer, order), context, of(layer));
-    order.release(unit);
+    of(layer + 1).at(kX) = layers_.forward_again(layer, gather_layer(layer, pass), pass.context, of(layer));
+    pass.order.release(unit);
   }
   for (int64_t layer = end - 1; layer >= begin; --layer) {
     activity_.set_layer(layer, PassDirection::backward);
     const int unit = layout_.layer_unit(layer);
     {
-      UnitGradients layer_gradients = open(unit, gradients);
-      dx = layers_.backward(layer, gather_layer(layer, order), layer_gradients, context, std::move(of(layer)),
-                            dx);
+      UnitGradients layer_gradients = open(unit, pass);
+      dx = layers_.backward(layer, gather_layer(layer, pass), layer_gradients, pass.context,
+                            std::move(of(layer)), dx);
       layer_gradients.finish();
-      order.release(unit);
+      pass.order.release(unit);
     }
-    close(unit, gradients);
+    close(unit, pass);
   }
   return dx;
 }
 
 at::Tensor ModelExecutor::forward_backward(const TokenBatch& batch, double scale, GradientStore& gradients,
                                            ActivationStore& activations) {
-  AcrossLayers across;
-  const SequenceContext context = context_of(batch, across);
   const RecomputePlan& plan = layers_.plan();
-  UnitOrder order(parameters_, training_order(plan, end_units_));
+  Pass pass{UnitOrder(parameters_, training_order(plan, end_units_)), &gradients, &activations};
+  pass.context = context_of(batch, pass.across);
   // Both now: a copy from pageable memory waits for the work that was given before it.
-  const EmbeddedTokens embedded{batch.tokens.to(settings_.device).flatten(), context.positions};
+  const EmbeddedTokens embedded{batch.tokens.to(settings_.device).flatten(), pass.context.positions};
   const at::Tensor targets = batch.targets.to(settings_.device).flatten().contiguous();
-  at::Tensor x = embed(embedded, order, across);
-  if (layer_inputs_ && !layout_.adapted()) across.x_RM = x;
+  at::Tensor x = embed(embedded, pass);
+  if (layer_inputs_ && !layout_.adapted()) pass.across.x_RM = x;
   for (int64_t layer = 0; layer < plan.layers; ++layer) {
     activity_.set_layer(layer, PassDirection::forward);
     const int unit = layout_.layer_unit(layer);
     Saved saved;
-    x = layers_.forward(layer, gather_layer(layer, order), context, x, &saved);
-    order.release(unit);
-    activations.put(layer, std::move(saved));
+    x = layers_.forward(layer, gather_layer(layer, pass), pass.context, x, &saved);
+    pass.order.release(unit);
+    pass.activations->put(layer, std::move(saved));
   }
 
   activity_.leave_layers();
-  const at::Tensor loss = head_backward(targets, scale, x, order, gradients);
-  close(layout_.head_unit(), gradients);
+  const at::Tensor loss = head_backward(targets, scale, x, pass);
+  close(layout_.head_unit(), pass);
   at::Tensor dx = std::move(x);
   for (int64_t end = plan.layers; end > 0;) {
     const int64_t begin = plan.group_begin(end - 1);
-    dx = group_backward(begin, end, context, dx, order, gradients, activations);
+    dx = group_backward(begin, end, dx, pass);
     end = begin;
   }
 
   activity_.leave_layers();
   // A tied matrix is open since the head; it closes here, after its second use.
   if (!layout_.adapted()) {
-    if (layer_inputs_) add_layer_inputs_gradient(gradients, embedded, across, dx, order);
-    add_embedding_gradient(gradients, embedded, dx, order);
+    if (layer_inputs_) add_layer_inputs_gradient(embedded, dx, pass);
+    add_embedding_gradient(embedded, dx, pass);
   }
-  close(kEmbeddingUnit, gradients);
+  close(kEmbeddingUnit, pass);
   return loss.sum(at::kDouble);
 }
 

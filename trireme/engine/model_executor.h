@@ -61,36 +61,39 @@ class ModelExecutor {
   void check(const TokenBatch& batch) const;
 
  private:
+  // What a micro-batch takes along through the model.
+  struct Pass {
+    UnitOrder order;
+    GradientStore* gradients = nullptr;  // of a pass with backward, as the activations
+    ActivationStore* activations = nullptr;
+    AcrossLayers across = {};
+    SequenceContext context = {};
+  };
+
   SequenceContext context_of(const TokenBatch& batch, AcrossLayers& across) const;
   std::vector<RotaryTable> rotary_of(const TokenBatch& batch, const at::Tensor& positions) const;
   RotaryTable rotary_table(const RopeConfig& rope, int64_t head_dim, const TokenBatch& batch,
                            const at::Tensor& positions) const;
   std::vector<std::shared_ptr<const SequenceMask>> masks_of(const TokenBatch& batch) const;
   // x; and of models that have them what layers are told beside it.
-  at::Tensor embed(const EmbeddedTokens& embedded, UnitOrder& order, AcrossLayers& across);
-  void make_layer_inputs(const EmbeddedTokens& embedded, const at::Tensor& x, UnitOrder& order,
-                         AcrossLayers& across);
+  at::Tensor embed(const EmbeddedTokens& embedded, Pass& pass);
+  void make_layer_inputs(const EmbeddedTokens& embedded, const at::Tensor& x, Pass& pass);
   // Loss of each token; x becomes d(x).
-  at::Tensor head_backward(const at::Tensor& targets, double scale, at::Tensor& x, UnitOrder& order,
-                           GradientStore& gradients);
+  at::Tensor head_backward(const at::Tensor& targets, double scale, at::Tensor& x, Pass& pass);
   // Back through layers [begin, end), one group of the plan: d(output) of the last -> d(input) of the first.
-  at::Tensor group_backward(int64_t begin, int64_t end, const SequenceContext& context, at::Tensor dx,
-                            UnitOrder& order, GradientStore& gradients, ActivationStore& activations);
+  at::Tensor group_backward(int64_t begin, int64_t end, at::Tensor dx, Pass& pass);
   // Added to dx too; what layers were told is freed.
-  void add_layer_inputs_gradient(GradientStore& gradients, const EmbeddedTokens& embedded,
-                                 AcrossLayers& across, const at::Tensor& dx, UnitOrder& order);
-  void add_embedding_gradient(GradientStore& gradients, const EmbeddedTokens& embedded, const at::Tensor& dx,
-                              UnitOrder& order);
-  UnitGradients open(int unit, GradientStore& gradients) const;
-  void close(int unit, GradientStore& gradients) const;
-  // A unit's flat values as tensors.
-  UnitWeights bind(int unit, const at::Tensor& flat) const {
-    return bind_weights(flat, layout_.units[static_cast<size_t>(unit)]);
+  void add_layer_inputs_gradient(const EmbeddedTokens& embedded, const at::Tensor& dx, Pass& pass);
+  void add_embedding_gradient(const EmbeddedTokens& embedded, const at::Tensor& dx, Pass& pass);
+  UnitGradients open(int unit, Pass& pass) const;
+  void close(int unit, Pass& pass) const;
+  // A unit's values, until it is released.
+  UnitWeights gather(int unit, Pass& pass) const {
+    return bind_weights(pass.order.gather(unit), layout_.units[static_cast<size_t>(unit)]);
   }
-  // Those of a layer, gathered, with its adapters.
-  UnitWeights gather_layer(int64_t layer, UnitOrder& order) const;
-  // `embedding_flat` is read where the output matrix is the embedding's.
-  UnitWeights bind_head(const at::Tensor& head_flat, const at::Tensor& embedding_flat) const;
+  UnitWeights gather_layer(int64_t layer, Pass& pass) const;  // with its adapters
+  UnitWeights gather_head(Pass& pass) const;                  // with the embedding's matrix where it has none
+  void release_head(Pass& pass) const;
 
   const ModelConfig& config_;
   const ModelLayout& layout_;
