@@ -67,6 +67,10 @@ std::unique_ptr<LocalAttention> choose_attention(const EngineOptions& options, a
   return std::make_unique<NearestKeysAttention>(std::move(attention), options.nearest_keys);
 }
 
+std::shared_ptr<CopyStream> copy_stream_for(Offload offload, at::Device device) {
+  return device.is_cpu() || offload == Offload::none ? nullptr : make_copy_stream(device);
+}
+
 // Positions are what --rope_scaling and --rope_theta say; else of an adapter that Trireme trained those with which
 // it was. Training with others than these is asked for by name.
 ModelConfig config_of(const fs::path& model_dir, const EngineOptions& options,
@@ -86,75 +90,84 @@ ModelConfig config_of(const fs::path& model_dir, const EngineOptions& options,
 
 // The stores of parameters, gradients and the optimizer's state.
 void Engine::make_stores(at::ScalarType tile_dtype) {
-  const EngineOptions& options = options_;
+  const OffloadOptions& offload = options_.offload;
+  if (!options_.device.is_cpu() &&
+      (offload.parameters != Offload::none || offload.optimizer != Offload::none))
+    pinned_ = std::make_shared<PinnedPool>(make_host_pinning(options_.device));
   const std::vector<FlatUnit> units = flat_units(layout_.trained(), mesh_.all->size());
+  make_parameters(units, tile_dtype);
+  if (options_.purpose == Purpose::evaluation) return;
+  if (offload.optimizer != Offload::none) {
+    updates_ = std::make_unique<DeferredUpdates>(memory_, options_.device, units.size());
+    parameters_in_update_ = std::make_unique<ParametersInUpdate>(*parameters_, *updates_);
+  }
+  make_gradients(units);
+  make_optimizer(units);
+}
+
+void Engine::make_parameters(const std::vector<FlatUnit>& units, at::ScalarType tile_dtype) {
+  const EngineOptions& options = options_;
   Group& all = *mesh_.all;
   const bool shard = options.zero != ZeroStage::none;
-
-  const bool beside_gpu = !options.device.is_cpu();
-  const auto copy_stream_for = [&](Offload offload) -> std::shared_ptr<CopyStream> {
-    return beside_gpu && offload != Offload::none ? make_copy_stream(options.device) : nullptr;
-  };
-  if (beside_gpu &&
-      (options.offload.parameters != Offload::none || options.offload.optimizer != Offload::none))
-    pinned_ = std::make_shared<PinnedPool>(make_host_pinning(options.device));
   const ParameterSettings parameters{tile_dtype,
                                      options.device,
                                      options.offload.parameters,
                                      options.offload.optimizer,
                                      spill_.get(),
                                      options.purpose == Purpose::training,
-                                     copy_stream_for(options.offload.parameters),
+                                     copy_stream_for(options.offload.parameters, options.device),
                                      pinned_};
-  const auto make_parameters = [&](const std::vector<FlatUnit>& of, const ParameterSettings& settings,
-                                   bool shard_masters) {
+  const auto make = [&](const std::vector<FlatUnit>& of, const ParameterSettings& settings,
+                        bool shard_masters) {
     return options.zero == ZeroStage::parameters
                ? make_sharded_parameters(of, all, settings)
                : make_replicated_parameters(of, all, shard_masters, settings);
   };
-  if (layout_.adapted()) {
-    ParameterSettings of_model = parameters, of_adapters = parameters;
-    of_model.masters = false;
-    of_model.optimizer = Offload::none;  // nothing of it is stepped
-    frozen_ = make_parameters(flat_units(layout_.units, all.size()), of_model, false);
-    // So small that every rank has all of them.
-    of_adapters.parameters = Offload::none;
-    of_adapters.copies = nullptr;
-    parameters_ = make_replicated_parameters(units, all, shard, of_adapters);
-  } else {
-    parameters_ = make_parameters(units, parameters, shard);
+  if (!layout_.adapted()) {
+    parameters_ = make(units, parameters, shard);
+    return;
   }
+  ParameterSettings of_model = parameters, of_adapters = parameters;
+  of_model.masters = false;
+  of_model.optimizer = Offload::none;  // nothing of it is stepped
+  frozen_ = make(flat_units(layout_.units, all.size()), of_model, false);
+  // So small that every rank has all of them.
+  of_adapters.parameters = Offload::none;
+  of_adapters.copies = nullptr;
+  parameters_ = make_replicated_parameters(units, all, shard, of_adapters);
+}
 
-  if (options.purpose == Purpose::evaluation) return;
-  if (options.offload.optimizer != Offload::none) {
-    updates_ = std::make_unique<DeferredUpdates>(memory_, options.device, units.size());
-    parameters_in_update_ = std::make_unique<ParametersInUpdate>(*parameters_, *updates_);
-  }
-  const auto copies = copy_stream_for(options.offload.optimizer);
+void Engine::make_gradients(const std::vector<FlatUnit>& units) {
+  Group& all = *mesh_.all;
+  const bool shard = options_.zero != ZeroStage::none;
+  const auto copies = copy_stream_for(options_.offload.optimizer, options_.device);
   const GradientSettings gradients{
-      options.device, options.reduce_dtype,
+      options_.device, options_.reduce_dtype,
       sums_go_beside_backward(forecast_inputs_) ? SumsFinish::one_unit_later : SumsFinish::at_close, copies,
       copies ? pinned_ : nullptr};
-  if (options.update_in_backward) {
+  if (options_.update_in_backward) {
     gradients_ = make_gradients_summed_at_close(
         units, all, shard, gradients,
         [this](int unit, at::Tensor gradient) { step_in_backward(unit, std::move(gradient)); });
   } else {
-    gradients_ = options.zero == ZeroStage::none || options.zero == ZeroStage::optimizer
+    gradients_ = options_.zero == ZeroStage::none || options_.zero == ZeroStage::optimizer
                      ? make_whole_gradients(units, all, shard, gradients)
                      : make_gradients_summed_at_close(units, all, shard, gradients);
   }
+}
 
-  const OptimizerOptions& optimizer = options.optimizer;
-  if (optimizer.kind->whole_parameters && shard && all.size() > 1)
+void Engine::make_optimizer(const std::vector<FlatUnit>& units) {
+  const OptimizerOptions& optimizer = options_.optimizer;
+  const int ranks = mesh_.all->size();
+  if (optimizer.kind->whole_parameters && options_.zero != ZeroStage::none && ranks > 1)
     throw ConfigError(cat("--optim ", optimizer.kind->name, " steps whole matrices, which --zero ",
-                          static_cast<int>(options.zero), " cuts over ", all.size(),
+                          static_cast<int>(options_.zero), " cuts over ", ranks,
                           " ranks; give --zero 0, or another --optim"));
   optimizer_ = optimizer.kind->make(
       *optimizer.kind, cut_units(units, parameters_->shares()),
       {optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay, optimizer.state_dtype,
-       optimizer.seed, options.device, options.offload.optimizer, spill_.get()});
-  if (options.precision == Precision::fp16) loss_scaler_ = std::make_unique<LossScaler>(options.loss_scale);
+       optimizer.seed, options_.device, options_.offload.optimizer, spill_.get()});
+  if (options_.precision == Precision::fp16) loss_scaler_ = std::make_unique<LossScaler>(options_.loss_scale);
 }
 
 // The model's values, where they are read or adapters are trained beside them.

@@ -169,6 +169,9 @@ class Engine {
   Engine(World& world, const std::filesystem::path& model_dir, const EngineOptions& options,
          const ModelFamilies& families);
   void make_stores(at::ScalarType tile_dtype);
+  void make_parameters(const std::vector<FlatUnit>& units, at::ScalarType tile_dtype);
+  void make_gradients(const std::vector<FlatUnit>& units);
+  void make_optimizer(const std::vector<FlatUnit>& units);
   void read_model(const CheckpointReader& reader);
   void read_adapters();
   void make_executor();
