@@ -90,6 +90,13 @@ TEST(Agreement, gives_every_rank_the_numbers_of_all_ranks) {
                 ElementsAre(ElementsAre(0, 0), ElementsAre(0.5, -1), ElementsAre(1, -2)));
     EXPECT_THAT(agreement.gather_one(rank), ElementsAre(0, 1, 2));
     EXPECT_THAT(agreement.gather_one(0.5 * static_cast<double>(rank)), ElementsAre(0, 0.5, 1));
+    struct Numbers {
+      int64_t whole;
+      double real;
+    };
+    const std::vector<Numbers> of_ranks = agreement.gather_one(Numbers{-rank, values[0]});
+    EXPECT_EQ(of_ranks[2].whole, -2);
+    EXPECT_EQ(of_ranks[2].real, 1);
     EXPECT_EQ(agreement.largest(-rank), 0);
     EXPECT_EQ(agreement.sum((int64_t{1} << 60) + rank), (int64_t{3} << 60) + 3);
     EXPECT_EQ(agreement.of_rank_0(rank + 7), 7);

@@ -91,13 +91,6 @@ std::vector<std::vector<T>> Agreement::gather(const std::vector<T>& values) {
 }
 
 template <typename T>
-std::vector<T> Agreement::gather_one(T value) {
-  std::vector<T> result;
-  for (const std::vector<T>& of_rank : gather(std::vector{value})) result.push_back(of_rank.front());
-  return result;
-}
-
-template <typename T>
 std::vector<T> Agreement::largest(const std::vector<T>& values) {
   at::Tensor reduced = tensor_of(values, device_);
   all_reduce_max(group_, reduced);
@@ -113,8 +106,6 @@ std::vector<T> Agreement::sum(const std::vector<T>& values) {
 
 template std::vector<std::vector<int64_t>> Agreement::gather(const std::vector<int64_t>& values);
 template std::vector<std::vector<double>> Agreement::gather(const std::vector<double>& values);
-template std::vector<int64_t> Agreement::gather_one(int64_t value);
-template std::vector<double> Agreement::gather_one(double value);
 template std::vector<int64_t> Agreement::largest(const std::vector<int64_t>& values);
 template std::vector<double> Agreement::largest(const std::vector<double>& values);
 template std::vector<int64_t> Agreement::sum(const std::vector<int64_t>& values);

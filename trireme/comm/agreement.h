@@ -3,9 +3,13 @@
 // waiting until the timeout.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -33,9 +37,20 @@ class Agreement {
   // [rank][i]
   template <typename T>
   std::vector<std::vector<T>> gather(const std::vector<T>& values);
-  // [rank]
+  // [rank], also of a struct of numbers.
   template <typename T>
-  std::vector<T> gather_one(T value);
+  std::vector<T> gather_one(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(int64_t) == 0);
+    using Words = std::array<int64_t, sizeof(T) / sizeof(int64_t)>;
+    const auto words = std::bit_cast<Words>(value);
+    std::vector<T> result;
+    for (const std::vector<int64_t>& row : gather(std::vector(words.begin(), words.end()))) {
+      Words of_rank{};
+      std::ranges::copy(row, of_rank.begin());
+      result.push_back(std::bit_cast<T>(of_rank));
+    }
+    return result;
+  }
   // [i] over all ranks; NaN where a rank has NaN, but over NCCL, whose maximum may leave it out.
   template <typename T>
   std::vector<T> largest(const std::vector<T>& values);

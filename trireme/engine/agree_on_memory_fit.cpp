@@ -31,11 +31,9 @@ std::optional<FitOfRanks> agree_on_memory_fit(Group& all, const std::optional<Ra
   inputs.resident_layers = planned.resident_layers;
   // Also the meeting point before which no rank allocates what others would then not find left.
   Agreement agreement(all, options.device);
-  std::vector<FitOfRanks> of_ranks;
-  for (const auto& row :
-       agreement.gather<int64_t>({forecast.peak_total_bytes, budget->device_bytes, forecast.host.total(),
-                                  budget->host_bytes, planned.resident_layers}))
-    of_ranks.push_back({{row[0], row[1], row[2], row[3]}, row[4]});
+  const std::vector<FitOfRanks> of_ranks = agreement.gather_one(
+      FitOfRanks{{forecast.peak_total_bytes, budget->device_bytes, forecast.host.total(), budget->host_bytes},
+                 planned.resident_layers});
   FitOfRanks fit = *std::ranges::max_element(of_ranks, {}, fullness);
   fit.most_resident_layers = std::ranges::max(of_ranks, {}, &FitOfRanks::resident_layers).resident_layers;
   return fit;

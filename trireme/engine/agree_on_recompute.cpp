@@ -10,7 +10,7 @@ namespace trireme {
 namespace {
 
 // Of one plan on two ranks, the one that is told: that does not fit, then the fuller memory.
-bool has_less_room(const RecomputeChoice& a, const RecomputeChoice& b) {
+bool has_less_room(const MemoryFit& a, const MemoryFit& b) {
   if (a.fits() != b.fits()) return b.fits();
   return static_cast<double>(a.expected_bytes) * static_cast<double>(b.budget_bytes) >
          static_cast<double>(b.expected_bytes) * static_cast<double>(a.budget_bytes);
@@ -41,13 +41,9 @@ std::optional<RecomputeChoice> agree_on_recompute(Group& all, const std::optiona
       agreement.largest(bytes_over_of_rungs(planned, ladder, budget->device_bytes, budget->host_bytes)));
   const RecomputeChoice of_rank =
       choice_of_rung(planned, ladder, rung, budget->device_bytes, budget->host_bytes);
-  std::vector<RecomputeChoice> of_ranks;
-  for (const auto& row : agreement.gather<int64_t>({of_rank.expected_bytes, of_rank.budget_bytes,
-                                                    of_rank.expected_host_bytes, of_rank.host_budget_bytes}))
-    of_ranks.push_back({{row[0], row[1], row[2], row[3]}, rung, of_rank.plan});
-  const RecomputeChoice choice = *std::min_element(of_ranks.begin(), of_ranks.end(), has_less_room);
-  plan = choice.plan;
-  return choice;
+  plan = of_rank.plan;
+  const std::vector<MemoryFit> of_ranks = agreement.gather_one<MemoryFit>(of_rank);
+  return RecomputeChoice{*std::ranges::min_element(of_ranks, has_less_room), rung, plan};
 }
 
 }  // namespace trireme

@@ -151,11 +151,7 @@ DryRun dry_run(World& world, const TrainOptions& asked) {
     if (!engine->train_step(batches, /*learning_rate=*/0, skip).skipped) ++run.updates;
   }
   run.peak = engine->memory_account()->state().peak;
-  const DryRun::Rank rank = memory_of_rank(*engine, run, room_bytes);
-  for (const auto& of : agreement.gather<int64_t>(
-           {rank.tensors_bytes, rank.forecast_bytes, rank.host_tensors_bytes, rank.host_forecast_bytes,
-            rank.process_bytes, rank.documents_alone_bytes, rank.room_bytes}))
-    run.ranks.push_back({of[0], of[1], of[2], of[3], of[4], of[5], of[6]});
+  run.ranks = agreement.gather_one(memory_of_rank(*engine, run, room_bytes));
   return run;
 }
 
