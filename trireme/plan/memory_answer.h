@@ -2,7 +2,7 @@
 // sets of changes.
 //
 //   the message if there is one (memory_error.h), the step that was told, its hardware
-//     -> explain_memory -> text or JSON (memory_answer_text.h)
+//     -> explain_memory -> text (memory_answer_text.h) or JSON (memory_answer_json.h)
 #pragma once
 
 #include <optional>
