@@ -35,10 +35,11 @@ namespace trireme {
 namespace {
 
 // What both directions need of the arguments beside q, k and v.
-struct Call {
-  Call(const at::Tensor& q, int64_t kv_heads, const std::optional<at::Tensor>& sinks_H,
-       const std::string& group, int64_t ring, at::IntArrayRef lengths,
-       const std::vector<at::Tensor>& cu_seqlens, int64_t window, bool causal, const ScoreForm& scores)
+struct PreparedAttention {
+  PreparedAttention(const at::Tensor& q, int64_t kv_heads, const std::optional<at::Tensor>& sinks_H,
+                    const std::string& group, int64_t ring, at::IntArrayRef lengths,
+                    const std::vector<at::Tensor>& cu_seqlens, int64_t window, bool causal,
+                    const ScoreForm& scores)
       : groups(sequence_groups(group, ring, q.device())),
         heads(share_heads(q.size(2), kv_heads, groups.ulysses.size())),
         borrowed({q.device(),
@@ -55,7 +56,7 @@ struct Call {
   // Of backward: [H], zero at the heads of other ranks.
   at::Tensor d_sinks(const at::Tensor& sinks_H) const {
     at::Tensor all = at::zeros_like(sinks_H);
-    mine(all).copy_(sinks->d_sinks_H());
+    this_ranks_heads(all).copy_(sinks->d_sinks_H());
     return all;
   }
 
@@ -68,7 +69,7 @@ struct Call {
 
  private:
   // [H] -> [h].
-  at::Tensor mine(const at::Tensor& of_all_heads) const {
+  at::Tensor this_ranks_heads(const at::Tensor& of_all_heads) const {
     const HeadRange& share = heads.query[groups.ulysses.rank()];
     return of_all_heads.narrow(0, share.begin, share.size());
   }
@@ -76,7 +77,7 @@ struct Call {
   std::unique_ptr<SequenceAttention> make_sequence(const std::optional<at::Tensor>& sinks_H) {
     auto keys = make_sequence_attention(RingMethod::ring, groups.ring, borrowed.local());
     if (!sinks_H) return keys;
-    auto with_sinks = std::make_unique<AttentionWithSinks>(std::move(keys), mine(*sinks_H));
+    auto with_sinks = std::make_unique<AttentionWithSinks>(std::move(keys), this_ranks_heads(*sinks_H));
     sinks = with_sinks.get();
     return with_sinks;
   }
@@ -106,9 +107,10 @@ std::tuple<at::Tensor, at::Tensor> ulysses_forward(
     const std::vector<at::Tensor>& cu_seqlens, int64_t window, bool causal, double scale, double softcap) {
   const OperatorsAsTheyAre as_they_are;
   return call_operator(q, [&] {
-    Call call(q, k.size(2), sinks, group, ring, lengths, cu_seqlens, window, causal, {scale, softcap});
-    HeadsQkv heads = call.attention.exchange_parts(by_token(q, k, v), call.mask);
-    ShardedOutput output = call.attention.forward_parts(std::move(heads), call.mask);
+    PreparedAttention prepared(q, k.size(2), sinks, group, ring, lengths, cu_seqlens, window, causal,
+                               {scale, softcap});
+    HeadsQkv heads = prepared.attention.exchange_parts(by_token(q, k, v), prepared.mask);
+    ShardedOutput output = prepared.attention.forward_parts(std::move(heads), prepared.mask);
     return std::make_tuple(output.o_BsHD, output.lse_BhS);
   });
 }
@@ -120,14 +122,15 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> ulysses_backward(
     const std::vector<at::Tensor>& cu_seqlens, int64_t window, bool causal, double scale, double softcap) {
   const OperatorsAsTheyAre as_they_are;
   return call_operator(q, [&] {
-    Call call(q, k.size(2), sinks, group, ring, lengths, cu_seqlens, window, causal, {scale, softcap});
-    HeadsQkv heads = call.attention.exchange_parts(by_token(q, k, v), call.mask);
+    PreparedAttention prepared(q, k.size(2), sinks, group, ring, lengths, cu_seqlens, window, causal,
+                               {scale, softcap});
+    HeadsQkv heads = prepared.attention.exchange_parts(by_token(q, k, v), prepared.mask);
     ShardedOutput output{o, lse, {}};
-    if (call.groups.ulysses.size() == 1) output = {{}, lse, o};
-    const AttentionGradients gradients =
-        call.attention.backward_parts(d_o.contiguous(), std::move(heads), std::move(output), call.mask);
+    if (prepared.groups.ulysses.size() == 1) output = {{}, lse, o};
+    const AttentionGradients gradients = prepared.attention.backward_parts(d_o.contiguous(), std::move(heads),
+                                                                           std::move(output), prepared.mask);
     return std::make_tuple(gradients.dq, gradients.dk, gradients.dv,
-                           sinks ? call.d_sinks(*sinks) : at::empty({0}, lse.options()));
+                           sinks ? prepared.d_sinks(*sinks) : at::empty({0}, lse.options()));
   });
 }
 

@@ -50,26 +50,27 @@ void LayerRunner::in_tiles(int64_t tokens, const Body& body) const {
   for_tiles(tokens, tile_tokens_, body);
 }
 
-LayerRunner::Call LayerRunner::call_of(int64_t layer, const UnitWeights& weights,
-                                       const SequenceContext& context) const {
+LayerRunner::LayerPass LayerRunner::pass_of(int64_t layer, const UnitWeights& weights,
+                                            const SequenceContext& context) const {
   const auto index = static_cast<size_t>(layer);
-  Call call{{weights, context.rotary.at(index), config_.heads_of(layer),
-             config_.has_delta_net(layer) ? &*config_.delta_net : nullptr, config_.mlp_kept_width_of(layer)},
-            context,
-            *context.masks.at(index),
-            config_.has_full_heads(layer) ? *mixing_.full_attention : mixing_.attention};
-  if (config_.layer_input_width > 0) call.tensors.input_RP = context.across->inputs_LRP.select(0, layer);
+  LayerPass pass{
+      {weights, context.rotary.at(index), config_.heads_of(layer),
+       config_.has_delta_net(layer) ? &*config_.delta_net : nullptr, config_.mlp_kept_width_of(layer)},
+      context,
+      *context.masks.at(index),
+      config_.has_full_heads(layer) ? *mixing_.full_attention : mixing_.attention};
+  if (config_.layer_input_width > 0) pass.tensors.input_RP = context.across->inputs_LRP.select(0, layer);
   if (config_.shares_keys(layer)) {
-    call.keys = &context.across->keys.at(config_.layer_of_keys(layer));
-    call.tensors.shared_kv_RKD = call.keys->kv_RKD;
+    pass.keys = &context.across->keys.at(config_.layer_of_keys(layer));
+    pass.tensors.shared_kv_RKD = pass.keys->kv_RKD;
   } else if (config_.gives_keys(layer)) {
-    call.keys = &context.across->keys[layer];
+    pass.keys = &context.across->keys[layer];
   }
-  return call;
+  return pass;
 }
 
-Projection LayerRunner::project(const Call& call, const at::Tensor& x) {
-  const LayerTensors& layer = call.tensors;
+Projection LayerRunner::project(const LayerPass& pass, const at::Tensor& x) {
+  const LayerTensors& layer = pass.tensors;
   const bool delta = layer.delta_net != nullptr;
   const int64_t N = delta ? 1 : layer.heads.packed();
   const int64_t D = delta ? layer.delta_net->heads.columns() : layer.heads.width;
@@ -80,37 +81,37 @@ Projection LayerRunner::project(const Call& call, const at::Tensor& x) {
     layer_->before_attention_forward(layer, x.narrow(0, begin, count), begin, qkv.narrow(0, begin, count),
                                      undefined_or_rows(gate, begin, count));
   });
-  if (call.keys != nullptr && !call.keys->kv_RKD.defined()) {
+  if (pass.keys != nullptr && !pass.keys->kv_RKD.defined()) {
     const MemoryScope scope(MemoryCategory::activations);
-    call.keys->kv_RKD = keys_and_values(layer.heads, qkv).clone(at::MemoryFormat::Contiguous);
+    pass.keys->kv_RKD = keys_and_values(layer.heads, qkv).clone(at::MemoryFormat::Contiguous);
   }
-  return {qkv.view({call.context.batch, call.context.shard_tokens, N, D}), gate};
+  return {qkv.view({pass.context.batch, pass.context.shard_tokens, N, D}), gate};
 }
 
-at::Tensor LayerRunner::exchange(const Call& call, at::Tensor qkv_BsND) {
-  if (call.tensors.delta_net != nullptr) return mixing_.delta_net->exchange(qkv_BsND, delta_call(call));
-  return call.attention.exchange_qkv(std::move(qkv_BsND), call.mask);
+at::Tensor LayerRunner::exchange(const LayerPass& pass, at::Tensor qkv_BsND) {
+  if (pass.tensors.delta_net != nullptr) return mixing_.delta_net->exchange(qkv_BsND, delta_inputs(pass));
+  return pass.attention.exchange_qkv(std::move(qkv_BsND), pass.mask);
 }
 
-ShardedOutput LayerRunner::mix(const Call& call, at::Tensor qkv) {
-  if (call.tensors.delta_net != nullptr)
-    return {mixing_.delta_net->forward(std::move(qkv), delta_call(call)), {}, {}};
-  return call.attention.forward(std::move(qkv), call.mask);
+ShardedOutput LayerRunner::mix(const LayerPass& pass, at::Tensor qkv) {
+  if (pass.tensors.delta_net != nullptr)
+    return {mixing_.delta_net->forward(std::move(qkv), delta_inputs(pass)), {}, {}};
+  return pass.attention.forward(std::move(qkv), pass.mask);
 }
 
-at::Tensor LayerRunner::mix_backward(const Call& call, UnitGradients& gradients, at::Tensor do_BsHD,
+at::Tensor LayerRunner::mix_backward(const LayerPass& pass, UnitGradients& gradients, at::Tensor do_BsHD,
                                      at::Tensor qkv, ShardedOutput output) {
-  if (call.tensors.delta_net == nullptr)
-    return call.attention.backward(std::move(do_BsHD), std::move(qkv), std::move(output), call.mask);
+  if (pass.tensors.delta_net == nullptr)
+    return pass.attention.backward(std::move(do_BsHD), std::move(qkv), std::move(output), pass.mask);
   output = {};
-  return mixing_.delta_net->backward(std::move(do_BsHD), std::move(qkv), delta_call(call), gradients);
+  return mixing_.delta_net->backward(std::move(do_BsHD), std::move(qkv), delta_inputs(pass), gradients);
 }
 
-void LayerRunner::pass_on_key_gradients(const Call& call, const at::Tensor& dqkv_RND) {
-  if (call.keys == nullptr) return;
-  const at::Tensor dkv = keys_and_values(call.tensors.heads, dqkv_RND);
-  at::Tensor& sum = call.keys->dkv_RKD;
-  if (call.tensors.heads.share_keys) {
+void LayerRunner::pass_on_key_gradients(const LayerPass& pass, const at::Tensor& dqkv_RND) {
+  if (pass.keys == nullptr) return;
+  const at::Tensor dkv = keys_and_values(pass.tensors.heads, dqkv_RND);
+  at::Tensor& sum = pass.keys->dkv_RKD;
+  if (pass.tensors.heads.share_keys) {
     if (sum.defined()) {
       add_in_blocks(sum, dkv);
       return;
@@ -121,7 +122,7 @@ void LayerRunner::pass_on_key_gradients(const Call& call, const at::Tensor& dqkv
     return;
   }
   if (sum.defined()) add_in_blocks(dkv, sum);
-  *call.keys = {};
+  *pass.keys = {};
 }
 
 at::Tensor LayerRunner::forward(int64_t layer, const UnitWeights& weights, const SequenceContext& context,
@@ -137,15 +138,15 @@ at::Tensor LayerRunner::forward_again(int64_t layer, const UnitWeights& weights,
   return forward_keeping(plan_.kept_by_rerun(layer), layer, weights, context, x, saved);
 }
 
-at::Tensor LayerRunner::attend(SavedSlots keep, const Call& call, const at::Tensor& x, Saved& saved,
+at::Tensor LayerRunner::attend(SavedSlots keep, const LayerPass& pass, const at::Tensor& x, Saved& saved,
                                at::Tensor& gate) {
   const MemoryScope scope(MemoryCategory::attention);
-  Projection projected = project(call, x);
+  Projection projected = project(pass, x);
   gate = projected.gate;
-  at::Tensor qkv = exchange(call, std::exchange(projected.qkv, {}));
+  at::Tensor qkv = exchange(pass, std::exchange(projected.qkv, {}));
   if (keep[kQkv]) saved[kQkv] = qkv;
   if (keep[kGate]) saved[kGate] = gate;
-  ShardedOutput output = mix(call, std::move(qkv));
+  ShardedOutput output = mix(pass, std::move(qkv));
   for (const SavedSlot slot : {kQkv, kGate}) count_as(saved[slot], MemoryCategory::activations);
   keep_if_asked(keep, kOHeads, output.o_BShD, saved);
   keep_if_asked(keep, kLse, output.lse_BhS, saved);
@@ -156,12 +157,12 @@ at::Tensor LayerRunner::attend(SavedSlots keep, const Call& call, const at::Tens
 at::Tensor LayerRunner::forward_keeping(SavedSlots keep, int64_t layer, const UnitWeights& weights,
                                         const SequenceContext& context, const at::Tensor& x, Saved& saved) {
   saved.resize(kSavedSlotCount);
-  const Call call = call_of(layer, weights, context);
-  const LayerTensors& tensors = call.tensors;
+  const LayerPass pass = pass_of(layer, weights, context);
+  const LayerTensors& tensors = pass.tensors;
   const int64_t tokens = x.size(0);
   keep_if_asked(keep, kX, x, saved);
   at::Tensor o_BsHD = saved[kO], gate = saved[kGate];
-  if (!o_BsHD.defined()) o_BsHD = attend(keep, call, x, saved, gate);
+  if (!o_BsHD.defined()) o_BsHD = attend(keep, pass, x, saved, gate);
   const at::Tensor o = by_tokens(o_BsHD);
 
   const MemoryScope scope(MemoryCategory::activations);
@@ -181,8 +182,8 @@ at::Tensor LayerRunner::forward_keeping(SavedSlots keep, int64_t layer, const Un
 
 at::Tensor LayerRunner::backward(int64_t layer, const UnitWeights& weights, UnitGradients& gradients,
                                  const SequenceContext& context, Saved saved, at::Tensor dy) {
-  const Call call = call_of(layer, weights, context);
-  const LayerTensors& tensors = call.tensors;
+  const LayerPass pass = pass_of(layer, weights, context);
+  const LayerTensors& tensors = pass.tensors;
   const at::Tensor x = saved.at(kX);
   const int64_t tokens = x.size(0);
 
@@ -192,11 +193,11 @@ at::Tensor LayerRunner::backward(int64_t layer, const UnitWeights& weights, Unit
   saved.clear();
   if (!qkv.defined()) {
     gate = at::Tensor();  // of the second forward
-    Projection projected = project(call, x);
+    Projection projected = project(pass, x);
     gate = projected.gate;
-    qkv = exchange(call, std::exchange(projected.qkv, {}));
+    qkv = exchange(pass, std::exchange(projected.qkv, {}));
   }
-  if (!output.o_BsHD.defined()) output = mix(call, qkv);
+  if (!output.o_BsHD.defined()) output = mix(pass, qkv);
   at::Tensor do_BsHD = at::empty_like(output.o_BsHD);
   in_tiles(tokens, [&](int64_t begin, int64_t count) {
     KeptAfterAttention kept{undefined_or_rows(x1, begin, count), undefined_or_rows(gate_up, begin, count)};
@@ -208,8 +209,8 @@ at::Tensor LayerRunner::backward(int64_t layer, const UnitWeights& weights, Unit
   });
   x1 = gate_up = at::Tensor();
   const at::Tensor dqkv =
-      mix_backward(call, gradients, std::move(do_BsHD), std::move(qkv), std::move(output)).flatten(0, 1);
-  pass_on_key_gradients(call, dqkv);
+      mix_backward(pass, gradients, std::move(do_BsHD), std::move(qkv), std::move(output)).flatten(0, 1);
+  pass_on_key_gradients(pass, dqkv);
   in_tiles(tokens, [&](int64_t begin, int64_t count) {
     layer_->before_attention_backward(tensors, gradients, x.narrow(0, begin, count), begin,
                                       dqkv.narrow(0, begin, count), undefined_or_rows(gate, begin, count),

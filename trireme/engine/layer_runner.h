@@ -87,28 +87,29 @@ class LayerRunner {
   // Uses kO and kLse of `saved` when they are there; fills the slots `keep`.
   at::Tensor forward_keeping(SavedSlots keep, int64_t layer, const UnitWeights& weights,
                              const SequenceContext& context, const at::Tensor& x, Saved& saved);
-  // One layer of one step.
-  struct Call {
+  // What one pass of a layer reads, forward or backward.
+  struct LayerPass {
     LayerTensors tensors;
     const SequenceContext& context;
     const SequenceMask& mask;
     ShardedAttention& attention;         // where there is no DeltaNet
     AcrossLayers::Keys* keys = nullptr;  // that this layer gives to later ones, or takes
   };
-  Call call_of(int64_t layer, const UnitWeights& weights, const SequenceContext& context) const;
-  ShardedDeltaNet::Call delta_call(const Call& call) const {
-    return {call.tensors, call.context.layout, call.context.document_begins_BS};
+  LayerPass pass_of(int64_t layer, const UnitWeights& weights, const SequenceContext& context) const;
+  ShardedDeltaNet::Inputs delta_inputs(const LayerPass& pass) const {
+    return {pass.tensors, pass.context.layout, pass.context.document_begins_BS};
   }
-  Projection project(const Call& call, const at::Tensor& x);
+  Projection project(const LayerPass& pass, const at::Tensor& x);
   // Attention's or the DeltaNet's, as ShardedAttention names them.
-  at::Tensor exchange(const Call& call, at::Tensor qkv_BsND);
-  ShardedOutput mix(const Call& call, at::Tensor qkv);
-  at::Tensor mix_backward(const Call& call, UnitGradients& gradients, at::Tensor do_BsHD, at::Tensor qkv,
+  at::Tensor exchange(const LayerPass& pass, at::Tensor qkv_BsND);
+  ShardedOutput mix(const LayerPass& pass, at::Tensor qkv);
+  at::Tensor mix_backward(const LayerPass& pass, UnitGradients& gradients, at::Tensor do_BsHD, at::Tensor qkv,
                           ShardedOutput output);
   // Of a layer that gives or takes keys, d(k, v) by tokens: to it, or on to the layer that gave them.
-  void pass_on_key_gradients(const Call& call, const at::Tensor& dqkv_RND);
+  void pass_on_key_gradients(const LayerPass& pass, const at::Tensor& dqkv_RND);
   // Attention of forward: o [B, s, H, D], and its gate; fills the slots `keep`.
-  at::Tensor attend(SavedSlots keep, const Call& call, const at::Tensor& x, Saved& saved, at::Tensor& gate);
+  at::Tensor attend(SavedSlots keep, const LayerPass& pass, const at::Tensor& x, Saved& saved,
+                    at::Tensor& gate);
   // Calls body(begin, count) for each tile of tokens.
   template <typename Body>
   void in_tiles(int64_t tokens, const Body& body) const;

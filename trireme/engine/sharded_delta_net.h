@@ -22,18 +22,19 @@ class ShardedDeltaNet {
   // `ranks`, all that share a sample, outlive this. Not collective.
   ShardedDeltaNet(Group& ranks, const DeltaHeads& heads, const ColumnMixing& mixing);
 
-  struct Call {
+  struct Inputs {
     const LayerTensors& tensors;
     const SampleLayout& layout;
     const at::Tensor& document_begins_BS;  // kernels/document_begins.h, or undefined
   };
   // [B, s, 1, C] -> [B, S, c]. One all-to-all. Collective.
-  at::Tensor exchange(const at::Tensor& columns_BsND, const Call& call);
+  at::Tensor exchange(const at::Tensor& columns_BsND, const Inputs& inputs);
   // -> o [B, s, V, Dv]. The columns are freed before it is sent, unless the caller keeps them. One all-to-all.
   // Collective.
-  at::Tensor forward(at::Tensor columns_BSc, const Call& call);
+  at::Tensor forward(at::Tensor columns_BSc, const Inputs& inputs);
   // -> d(columns) [B, s, 1, C], and added to the gradients. Two all-to-alls. Collective.
-  at::Tensor backward(at::Tensor do_BsVD, at::Tensor columns_BSc, const Call& call, UnitGradients& gradients);
+  at::Tensor backward(at::Tensor do_BsVD, at::Tensor columns_BSc, const Inputs& inputs,
+                      UnitGradients& gradients);
 
  private:
   Group& ranks_;

@@ -59,21 +59,21 @@ Json parse_scaling(const std::string& text) {
 
 // Where config.json has its rotary embedding. `rope_scaling` beside `rope_theta` is what every version of
 // transformers reads; the newer form stays where the file has it.
-struct RopePlace {
+struct RopeEntry {
   bool newer;     // rope_parameters
   bool of_types;  // Gemma 3: an object for each type of layer
   const char* key() const { return newer ? "rope_parameters" : "rope_scaling"; }
 };
-RopePlace rope_place(const ModelConfig& config) {
+RopeEntry rope_entry(const ModelConfig& config) {
   const bool newer = is_filled(config.raw, "rope_parameters") && !is_filled(config.raw, "rope_scaling");
   return {newer, newer && config.window_rope};
 }
 
 Json own_rope(const ModelConfig& config) {
-  const RopePlace place = rope_place(config);
-  if (!is_filled(config.raw, place.key())) return Json::object();
-  const Json& rope = config.raw[place.key()];
-  const Json own = place.of_types ? rope.value(kFullAttention, Json()) : rope;
+  const RopeEntry entry = rope_entry(config);
+  if (!is_filled(config.raw, entry.key())) return Json::object();
+  const Json& rope = config.raw[entry.key()];
+  const Json own = entry.of_types ? rope.value(kFullAttention, Json()) : rope;
   return own.is_null() ? Json::object() : own;
 }
 
@@ -210,8 +210,8 @@ ModelConfig with_rope(const ModelConfig& config, const RopeOverride& override) {
                           " positions and rotates nothing; leave them out"));
   check_layers_to_override(config);
   Json json = config.raw;
-  const RopePlace place = rope_place(config);
-  const char* const key = place.key();
+  const RopeEntry entry = rope_entry(config);
+  const char* const key = entry.key();
   Json rope = own_rope(config);
   double theta = config.rope.theta;
   RopeKind kind = config.rope.kind;
@@ -241,14 +241,14 @@ ModelConfig with_rope(const ModelConfig& config, const RopeOverride& override) {
         std::max(positions.is_null() ? config.max_position_embeddings : positions.get<int64_t>(),
                  override.longest_tokens);
   }
-  const Json types = place.of_types ? json[key] : Json();
+  const Json types = entry.of_types ? json[key] : Json();
   for (const char* old : {"rope_parameters", "rope_scaling", "rope_theta"}) json.erase(old);
   rope.erase("rope_theta");
-  if (place.newer) {
+  if (entry.newer) {
     rope["rope_theta"] = theta;
     rope["rope_type"] = name_of(kind);
-    json["rope_parameters"] = place.of_types ? types : rope;
-    if (place.of_types) json["rope_parameters"][kFullAttention] = rope;
+    json["rope_parameters"] = entry.of_types ? types : rope;
+    if (entry.of_types) json["rope_parameters"][kFullAttention] = rope;
   } else {
     json["rope_theta"] = theta;
     json["rope_scaling"] = kind == RopeKind::standard && !config.rope.query_scaling ? Json() : rope;

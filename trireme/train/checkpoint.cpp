@@ -138,12 +138,12 @@ void for_each_state(Engine& engine,
   // As many units at once as there are ranks, so that all of them copy and write together.
   for (int first = 0; first < all; first += group.size())
     for (const std::string& state : engine.state_names()) {
-      std::vector<std::pair<int, at::Tensor>> mine;
+      std::vector<std::pair<int, at::Tensor>> to_write;
       for (int unit = first; unit < std::min(all, first + group.size()); ++unit) {
         at::Tensor flat = put_together(unit, state);
-        if (writer_of_unit(unit, group.size()) == group.rank()) mine.emplace_back(unit, std::move(flat));
+        if (writer_of_unit(unit, group.size()) == group.rank()) to_write.emplace_back(unit, std::move(flat));
       }
-      for (const auto& [unit, flat] : mine) take(units[static_cast<size_t>(unit)], state, flat);
+      for (const auto& [unit, flat] : to_write) take(units[static_cast<size_t>(unit)], state, flat);
     }
 }
 
