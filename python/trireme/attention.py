@@ -120,14 +120,14 @@ def _check(
 
 
 def _agreed_lengths(q: torch.Tensor, k: torch.Tensor, shared: SequenceGroup) -> list[int]:
-    mine = [q.shape[1], q.shape[0], q.shape[2], k.shape[2], q.shape[3]]
+    sizes = [q.shape[1], q.shape[0], q.shape[2], k.shape[2], q.shape[3]]
     if shared.size == 1:
-        return mine[:1]
-    all_ranks = [part.tolist() for part in shared.all_gather(torch.tensor(mine, device=q.device))]
+        return sizes[:1]
+    all_ranks = [part.tolist() for part in shared.all_gather(torch.tensor(sizes, device=q.device))]
     for rank, theirs in enumerate(all_ranks):
-        if theirs[1:] != mine[1:]:
+        if theirs[1:] != sizes[1:]:
             raise ConfigError(
-                f"ulysses_attention: rank {shared.rank} has batch, query heads, key/value heads and width {mine[1:]}, "
+                f"ulysses_attention: rank {shared.rank} has batch, query heads, key/value heads and width {sizes[1:]}, "
                 f"rank {rank} {theirs[1:]}; expected the same on all ranks"
             )
     return [theirs[0] for theirs in all_ranks]

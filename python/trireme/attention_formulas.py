@@ -14,8 +14,8 @@ from .once_differentiable import refuse_second_derivative
 def _(q, k, v, sinks, group, ring, lengths, cu_seqlens, window, causal, scale, softcap):
     rank = dist.distributed_c10d._resolve_process_group(group).rank() if group else 0
     ranks = len(lengths) // ring
-    place, ring_rank = rank % ranks, rank // ranks
-    heads = q.shape[2] // ranks + (place < q.shape[2] % ranks)
+    ulysses_rank, ring_rank = rank % ranks, rank // ranks
+    heads = q.shape[2] // ranks + (ulysses_rank < q.shape[2] % ranks)
     lse = (q.shape[0], heads, sum(lengths[ring_rank * ranks : (ring_rank + 1) * ranks]))
     lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     return torch.empty_like(q, memory_format=torch.contiguous_format), q.new_empty(lse, dtype=lse_dtype)

@@ -104,8 +104,8 @@ def gather(part: torch.Tensor, group: Group = None, *, lengths: Optional[list[in
     if part.requires_grad and torch.is_grad_enabled():
         raise ConfigError("gather: got a tensor that wants a gradient; take trireme.loss of the shards, or gather x.detach()")
     if lengths is None:
-        mine = torch.tensor([part.shape[1]], device=part.device)
-        lengths = [int(length) for length in shared.all_gather(mine)]
+        length = torch.tensor([part.shape[1]], device=part.device)
+        lengths = [int(each) for each in shared.all_gather(length)]
     tokens, longest = sum(lengths), max(lengths)
     padded = part.new_zeros((part.shape[0], longest, *part.shape[2:]))
     padded[:, : part.shape[1]] = part

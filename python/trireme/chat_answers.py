@@ -45,7 +45,7 @@ class ChatTemplate:
         """The chat's text, and its answers in it. last_alone: the last, with which the text then ends."""
         asked = [i for i, message in enumerate(chat.messages) if message["role"] == "assistant" and i >= chat.prompt_messages]
         if not asked:
-            raise DataError(f"{chat.place} has no message of the assistant to predict; leave it out, or `trireme tokenize` its text")
+            raise DataError(f"{chat.origin} has no message of the assistant to predict; leave it out, or `trireme tokenize` its text")
         messages = self._as_the_template_takes_them(chat)
         if last_alone:
             asked, messages = asked[-1:], messages[: asked[-1] + 1]
@@ -77,13 +77,13 @@ class ChatTemplate:
             marked, passed = marked[len(marked_before) :], marked[: len(marked_before)]
             if [text[slice(*span)] for span in passed] != [text_before[slice(*span)] for span in marked_before]:
                 raise DataError(
-                    f"{chat.place}: the chat template's {{% generation %}} marks of the chat before message {first} are not the first ones of "
+                    f"{chat.origin}: the chat template's {{% generation %}} marks of the chat before message {first} are not the first ones of "
                     "the whole chat, so which are of the answers to predict is not to be found; give a template that marks an answer alike "
                     "wherever it stands"
                 )
         answers = [(begin, end) for begin, end in marked if begin < end]
         if not answers:
-            raise DataError(f"{chat.place}: the chat template's {{% generation %}} marks hold nothing of the answers to predict")
+            raise DataError(f"{chat.origin}: the chat template's {{% generation %}} marks hold nothing of the answers to predict")
         return text, answers
 
     def _between(self, chat: Chat, messages: list[Message], asked: list[int], last_alone: bool) -> tuple[str, list[Span]]:
@@ -94,9 +94,9 @@ class ChatTemplate:
             after = (text if i + 1 == len(messages) else self._render(chat, messages[: i + 1])[0]).rstrip()
             for part, words in ((before, "up to it, with the generation prompt,"), (after, "to its end")):
                 if not text.startswith(part):
-                    raise DataError(_where_they_differ(f"{chat.place}: message {i} (assistant)", words, part, text, last_alone))
+                    raise DataError(_where_they_differ(f"{chat.origin}: message {i} (assistant)", words, part, text, last_alone))
             if len(after) <= len(before):
-                raise DataError(f"{chat.place}: message {i} (assistant): the chat template writes nothing for it behind the generation prompt")
+                raise DataError(f"{chat.origin}: message {i} (assistant): the chat template writes nothing for it behind the generation prompt")
             answers.append((len(before), len(after)))
         return text, answers
 
@@ -119,7 +119,7 @@ class ChatTemplate:
         try:
             return self._tokenizer.get_chat_template(tools=chat.tools)
         except ValueError as error:  # several templates, none of them for this
-            raise ConfigError(f"{chat.place}: {error}") from error
+            raise ConfigError(f"{chat.origin}: {error}") from error
 
     def _render(self, chat: Chat, messages: list[Message], prompt: bool = False) -> tuple[str, list[Span]]:
         """As apply_chat_template(tokenize=False), which does not tell the marks' places and takes no empty chat.
@@ -143,7 +143,7 @@ class ChatTemplate:
             text.encode()  # half a surrogate pair is no character
         except Exception as error:  # a template may raise anything
             raise DataError(
-                f"{chat.place}: the chat template cannot write its first {len(messages)} of {len(chat.messages)} messages"
+                f"{chat.origin}: the chat template cannot write its first {len(messages)} of {len(chat.messages)} messages"
                 f"{', with the generation prompt' * prompt}: {type(error).__name__}: {error}{ADVICE_TO_BEGIN_OTHERWISE * (not messages)}"
             ) from error
         return text, marks[0] if marks else []
@@ -181,11 +181,11 @@ def _same_characters(one: str, other: str) -> int:
     return bisect.bisect_left(range(min(len(one), len(other))), True, key=lambda at: one[: at + 1] != other[: at + 1])
 
 
-def _where_they_differ(place: str, words: str, part: str, text: str, last_alone: bool) -> str:
+def _where_they_differ(origin: str, words: str, part: str, text: str, last_alone: bool) -> str:
     same = _same_characters(part, text)
     begin = max(0, same - 30)
     instead = "" if last_alone else ', or predict the last answer alone by answers="last" (--answers last), with a row for each answer'
     return (
-        f"{place}: the chat template writes the chat {words} otherwise than within the whole chat, so its answer is not to be found "
+        f"{origin}: the chat template writes the chat {words} otherwise than within the whole chat, so its answer is not to be found "
         f"there: from character {begin} it is {part[begin : same + 40]!r}, and {text[begin : same + 40]!r} in the whole; {ADVICE_TO_GIVE_MARKS}{instead}"
     )

@@ -26,7 +26,7 @@ def check_contents(chat: Chat, messages: list[Message], predicted: Mapping[int, 
         return _is_in(word, predicted.get(number, text)) or (number in predicted and _is_in(word, written_for(number)))
 
     for number, message in enumerate(messages):
-        what = f"{chat.place}: message {number} ({message['role']})"
+        what = f"{chat.origin}: message {number} ({message['role']})"
         in_parts = not isinstance(message.get("content", ""), str)
         for kind, said in _texts_of(message, number in predicted):
             if not all(is_written(word, number) for word in _ends(said)):
@@ -40,7 +40,7 @@ def check_contents(chat: Chat, messages: list[Message], predicted: Mapping[int, 
     for tool in chat.tools or []:
         name = _name_of(tool)
         if name and not _is_in(name, text):
-            raise DataError(f"{chat.place}: the tool {name!r} is not in the chat that the template writes, which does not take tools; leave them out")
+            raise DataError(f"{chat.origin}: the tool {name!r} is not in the chat that the template writes, which does not take tools; leave them out")
 
 
 def stands_in(message: Message, text: str) -> bool:

@@ -51,7 +51,7 @@ EXPECTED = (
 
 @dataclasses.dataclass(frozen=True)
 class Chat:
-    place: str  # in errors: FILE:LINE, or the row's number
+    origin: str  # in errors: FILE:LINE, or the row's number
     messages: list[Message]
     prompt_messages: int = 0  # the first so many are not predicted
     tools: Optional[list[Any]] = None
@@ -60,12 +60,12 @@ class Chat:
 
 @dataclasses.dataclass(frozen=True)
 class ChatRow:
-    place: str
+    origin: str
     value: Any  # a row, or a line of a file
 
     def chat(self) -> Chat:
         """Raises DataError where it is none."""
-        return _chat_of(_row_of_line(self.value, self.place) if isinstance(self.value, bytes) else self.value, self.place)
+        return _chat_of(_row_of_line(self.value, self.origin) if isinstance(self.value, bytes) else self.value, self.origin)
 
 
 def read_chats(chats: Chats) -> Iterator[ChatRow]:
@@ -95,35 +95,35 @@ def _rows_of_file(path: Path) -> Iterator[ChatRow]:
         raise DataError(f"{name}: cannot be read: {error.strerror}") from error
 
 
-def _row_of_line(line: bytes, place: str) -> Any:
+def _row_of_line(line: bytes, origin: str) -> Any:
     try:
         return json.loads(line.decode())
     except (ValueError, RecursionError) as error:
         raise DataError(
-            f"{place}: not JSON: {error}; expected a chat a line. A file that is one JSON list, or Parquet, becomes such lines by "
+            f"{origin}: not JSON: {error}; expected a chat a line. A file that is one JSON list, or Parquet, becomes such lines by "
             'datasets.load_dataset(...).to_json("chats.jsonl")'
         ) from error
 
 
-def _chat_of(row: Any, place: str) -> Chat:
+def _chat_of(row: Any, origin: str) -> Chat:
     if not isinstance(row, Mapping):
-        raise DataError(f"{place}: got {_kind(row)}; {EXPECTED}")
+        raise DataError(f"{origin}: got {_kind(row)}; {EXPECTED}")
     try:
         row = _without_nulls(row)
     except RecursionError as error:
-        raise DataError(f"{place}: its values are nested too deeply to be a chat") from error
+        raise DataError(f"{origin}: its values are nested too deeply to be a chat") from error
     if row.get("functions") and row["functions"] != "[]":
-        raise DataError(f'{place} has the name functions, which chat templates do not read; give tools: [{{"type": "function", "function": ...}}, ...]')
-    prompt, messages = _said_in(row, place)
+        raise DataError(f'{origin} has the name functions, which chat templates do not read; give tools: [{{"type": "function", "function": ...}}, ...]')
+    prompt, messages = _said_in(row, origin)
     values = row.get("chat_template_kwargs") or {}
     if not isinstance(values, Mapping):
-        raise DataError(f"{place}: chat_template_kwargs is {_kind(values)}; expected an object of what the template reads")
+        raise DataError(f"{origin}: chat_template_kwargs is {_kind(values)}; expected an object of what the template reads")
     if taken := sorted(RESERVED & set(values)):
-        raise DataError(f"{place}: chat_template_kwargs has {taken[0]!r}, which is no value of a template; leave it out")
-    return Chat(place, prompt + messages, len(prompt), _tools_of(row.get("tools"), place), values)
+        raise DataError(f"{origin}: chat_template_kwargs has {taken[0]!r}, which is no value of a template; leave it out")
+    return Chat(origin, prompt + messages, len(prompt), _tools_of(row.get("tools"), origin), values)
 
 
-def _said_in(row: Mapping[str, Any], place: str) -> tuple[list[Message], list[Message]]:
+def _said_in(row: Mapping[str, Any], origin: str) -> tuple[list[Message], list[Message]]:
     """The prompt, or none, and what follows it. Several formats must say the same; beside messages a text is no format: it repeats
     the question (ultrachat_200k) or the answer too (everyday-conversations).
     """
@@ -134,19 +134,19 @@ def _said_in(row: Mapping[str, Any], place: str) -> tuple[list[Message], list[Me
     said = []
     for names in (["messages"], ["prompt", "completion"], ["conversations"]):
         if all(name in given for name in names):
-            parts = [_messages_of(row[name], f"{place}: {name}") for name in names]
-            _add_system(parts[0], row.get("system"), place)
+            parts = [_messages_of(row[name], f"{origin}: {name}") for name in names]
+            _add_system(parts[0], row.get("system"), origin)
             said.append((parts[0] if len(parts) > 1 else [], parts[-1]))
     if not said and "chosen" in row and "rejected" in row:
         raise DataError(
-            f"{place} is a pair of 'chosen' and 'rejected', for preference training, which trireme train has not; DPOTrainer over ranks does it "
+            f"{origin} is a pair of 'chosen' and 'rejected', for preference training, which trireme train has not; DPOTrainer over ranks does it "
             f"(docs/huggingface.md); {EXPECTED}"
         )
     if not said:
-        raise DataError(f"{place} has {_names(row)}; {EXPECTED}")
+        raise DataError(f"{origin} has {_names(row)}; {EXPECTED}")
     half = ("prompt" in given) != ("completion" in given)
     if half or any(_predicted_and_all(*one) != _predicted_and_all(*said[0]) for one in said):
-        raise DataError(f"{place} has {', '.join(map(repr, given))}, which say what the chat is more than once, and not alike; leave out all but one; {EXPECTED}")
+        raise DataError(f"{origin} has {', '.join(map(repr, given))}, which say what the chat is more than once, and not alike; leave out all but one; {EXPECTED}")
     return said[0]
 
 
@@ -154,15 +154,15 @@ def _predicted_and_all(prompt: list[Message], messages: list[Message]) -> tuple[
     return [message for message in messages if message["role"] == "assistant"], prompt + messages
 
 
-def _add_system(messages: list[Message], system: Any, place: str) -> None:
+def _add_system(messages: list[Message], system: Any, origin: str) -> None:
     if not system:
         return
     if not isinstance(system, (str, list, tuple)):
-        raise DataError(f"{place}: system is {_kind(system)}; expected a text")
+        raise DataError(f"{origin}: system is {_kind(system)}; expected a text")
     if messages[0]["role"] != "system":
-        messages.insert(0, _message_of({"role": "system", "content": system}, f"{place}: system"))
+        messages.insert(0, _message_of({"role": "system", "content": system}, f"{origin}: system"))
     elif messages[0].get("content") != system:
-        raise DataError(f"{place} has 'system' beside a first message of role system that says otherwise; leave one of them out")
+        raise DataError(f"{origin} has 'system' beside a first message of role system that says otherwise; leave one of them out")
 
 
 def _without_nulls(value: Any) -> Any:
@@ -172,66 +172,66 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
-def _messages_of(value: Any, place: str) -> list[Message]:
+def _messages_of(value: Any, origin: str) -> list[Message]:
     if isinstance(value, str):
-        raise DataError(f"{place} is a text; expected a list of messages. `trireme tokenize` reads texts")
+        raise DataError(f"{origin} is a text; expected a list of messages. `trireme tokenize` reads texts")
     if not isinstance(value, (list, tuple)) or not value:
-        raise DataError(f"{place} is {_kind(value)}; expected a list of messages")
-    return [_message_of(message, f"{place}[{number}]") for number, message in enumerate(value)]
+        raise DataError(f"{origin} is {_kind(value)}; expected a list of messages")
+    return [_message_of(message, f"{origin}[{number}]") for number, message in enumerate(value)]
 
 
-def _message_of(value: Any, place: str) -> Message:
+def _message_of(value: Any, origin: str) -> Message:
     if not isinstance(value, Mapping):
-        raise DataError(f'{place} is {_kind(value)}; expected {{"role": ..., "content": ...}}')
+        raise DataError(f'{origin} is {_kind(value)}; expected {{"role": ..., "content": ...}}')
     message = dict(value)
     if "role" not in message and "from" in message:
         said_by = message.pop("from")
         if said_by not in ROLES:
-            raise DataError(f'{place} is from {said_by!r}; expected one of {", ".join(ROLES)}. Others need "role" and "content"')
+            raise DataError(f'{origin} is from {said_by!r}; expected one of {", ".join(ROLES)}. Others need "role" and "content"')
         said = {"content": message.pop("value")} if "value" in message else {}
         message = {"role": ROLES[said_by], **said, **message}
     if not isinstance(message.get("role"), str):
-        raise DataError(f"{place} has {_names(message)}; expected a role, as user or assistant")
+        raise DataError(f"{origin} has {_names(message)}; expected a role, as user or assistant")
     if message.get("function_call"):
         raise DataError(
-            f"{place} has function_call, which chat templates do not read; give tool_calls: "
+            f"{origin} has function_call, which chat templates do not read; give tool_calls: "
             '[{"type": "function", "function": {"name": ..., "arguments": ...}}], and role tool to the message that answers it'
         )
     if message["role"] == "assistant":
-        _refuse_left_out(message, place)
+        _refuse_left_out(message, origin)
     if "content" in message:
-        _check_content(message["content"], place)
+        _check_content(message["content"], origin)
     elif not (message["role"] == "assistant" and message.get("tool_calls")):
-        raise DataError(f"{place}, of role {message['role']}, has no content; expected a text")
+        raise DataError(f"{origin}, of role {message['role']}, has no content; expected a text")
     return message
 
 
-def _refuse_left_out(message: Message, place: str) -> None:
+def _refuse_left_out(message: Message, origin: str) -> None:
     for name, trained in TRAINED.items():
         if message.get(name, trained) != trained:  # 1 and 1.0 equal True
             raise DataError(
-                f"{place} has {name} {message[name]!r}; every answer counts alike here. To predict the last alone, end the chat with it and "
+                f"{origin} has {name} {message[name]!r}; every answer counts alike here. To predict the last alone, end the chat with it and "
                 f'give answers="last" (--answers last), or a prompt and its completion, and leave out each {name}'
             )
 
 
-def _check_content(content: Any, place: str) -> None:
+def _check_content(content: Any, origin: str) -> None:
     if isinstance(content, str):
         return
     if not isinstance(content, (list, tuple)):
-        raise DataError(f'{place}: content is {_kind(content)}; expected a text, or a list of {{"type": "text", "text": ...}}')
+        raise DataError(f'{origin}: content is {_kind(content)}; expected a text, or a list of {{"type": "text", "text": ...}}')
     for part in content:
         if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise DataError(f'{place}: content has a part {_kind(part)}; expected {{"type": "text", "text": ...}}: images and sounds are not read')
+            raise DataError(f'{origin}: content has a part {_kind(part)}; expected {{"type": "text", "text": ...}}: images and sounds are not read')
 
 
-def _tools_of(value: Any, place: str) -> Optional[list[Any]]:
+def _tools_of(value: Any, origin: str) -> Optional[list[Any]]:
     try:
         value = json.loads(value) if isinstance(value, str) and value.strip() else value
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: tools is a text that is not JSON: {error}; expected a list of JSON schemas") from error
+        raise DataError(f"{origin}: tools is a text that is not JSON: {error}; expected a list of JSON schemas") from error
     if value and not (isinstance(value, (list, tuple)) and all(isinstance(tool, Mapping) for tool in value)):
-        raise DataError(f"{place}: tools is {_kind(value)}; expected a list of JSON schemas")
+        raise DataError(f"{origin}: tools is {_kind(value)}; expected a list of JSON schemas")
     return list(value) if value else None  # some templates write about tools for an empty list too
 
 

@@ -63,11 +63,11 @@ def train(
 
 def engine_binary(binary: Union[str, os.PathLike, None] = None) -> str:
     """The path of the program `trireme`: what is given, else TRIREME_BINARY of the environment, else by PATH."""
-    for place, named in (("binary", binary), ("TRIREME_BINARY", os.environ.get("TRIREME_BINARY"))):
+    for origin, named in (("binary", binary), ("TRIREME_BINARY", os.environ.get("TRIREME_BINARY"))):
         if named:
             found = shutil.which(os.fspath(named))
             if found is None:
-                raise ConfigError(f"trireme: {place} is {named}, expected a program that can be run")
+                raise ConfigError(f"trireme: {origin} is {named}, expected a program that can be run")
             return found
     if found := shutil.which("trireme"):
         return found

@@ -4,7 +4,7 @@
                                          --packed-->  input_ids, position_ids, labels [rows, S]
 
 Trireme shares any length between ranks, so padding is only what samples of a batch need beside each other, and what
-``pad_to_multiple_of`` asks for. What is padding is told by place, never by value: an end-of-text token that is also the
+``pad_to_multiple_of`` asks for. What is padding is told by position, never by value: an end-of-text token that is also the
 pad token keeps its target. The first token of a document is nobody's target, so that no document predicts across its
 border; what each token predicts is shifted in the whole sample, before ranks share it (trireme.shard, or here).
 """
@@ -101,9 +101,9 @@ class LongContextDataCollator:
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         if len({"labels" in feature for feature in features}) != 1:
             raise ConfigError(f"LongContextDataCollator: got {len(features)} features, some of them with labels; expected all or none")
-        rows = [self._documents(feature, place) for place, feature in enumerate(features)]
+        rows = [self._documents(feature, index) for index, feature in enumerate(features)]
         tokens_before = _tokens(rows)
-        rows = [self._limited(row, place) for place, row in enumerate(rows)]
+        rows = [self._limited(row, index) for index, row in enumerate(rows)]
         packed = self.packing or any(len(row) > 1 for row in rows)
         if self.packing:
             rows = self._first_fit([document for row in rows for document in row])
@@ -119,12 +119,12 @@ class LongContextDataCollator:
         self._count(tokens, len(rows) * length - tokens, tokens_before - tokens)
         return batch
 
-    def _documents(self, feature: Mapping[str, Any], place: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def _documents(self, feature: Mapping[str, Any], index: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """(input_ids, labels) of each document of a feature, [l] each."""
         unknown = sorted(set(feature) - COLUMNS)
         if unknown or "input_ids" not in feature:
             raise ConfigError(
-                f"LongContextDataCollator: feature {place} has the columns {sorted(feature)}, expected input_ids and of "
+                f"LongContextDataCollator: feature {index} has the columns {sorted(feature)}, expected input_ids and of "
                 f"{sorted(COLUMNS - {'input_ids'})} what there is; remove others from the data set"
             )
         given = {name: torch.as_tensor(value, dtype=torch.int64) for name, value in feature.items() if value is not None}
@@ -132,7 +132,7 @@ class LongContextDataCollator:
         wrong = {name: tuple(value.shape) for name, value in given.items() if name != "seq_lengths" and value.shape != ids.shape}
         if ids.dim() != 1 or ids.numel() == 0 or wrong:
             raise ConfigError(
-                f"LongContextDataCollator: feature {place} has input_ids of {tuple(ids.shape)}"
+                f"LongContextDataCollator: feature {index} has input_ids of {tuple(ids.shape)}"
                 + "".join(f", {name} of {shape}" for name, shape in wrong.items())
                 + "; expected one dimension, at least a token, and the same length"
             )
@@ -141,12 +141,12 @@ class LongContextDataCollator:
             held = keep.nonzero().flatten()
             if len(held) == 0 or len(held) != held[-1] - held[0] + 1:
                 raise ConfigError(
-                    f"LongContextDataCollator: feature {place} has an attention_mask with a hole or without a token; expected 0 "
+                    f"LongContextDataCollator: feature {index} has an attention_mask with a hole or without a token; expected 0 "
                     "at its ends only"
                 )
             given = {name: value[keep] if name != "seq_lengths" else value for name, value in given.items()}
         ids, labels = given["input_ids"], given.get("labels", given["input_ids"])
-        lengths = _lengths(given, len(ids), place)
+        lengths = _lengths(given, len(ids), index)
         documents = []
         for part, targets in zip(ids.split(lengths), labels.split(lengths)):
             targets = targets.clone()
@@ -154,7 +154,7 @@ class LongContextDataCollator:
             documents.append((part, targets))
         return documents
 
-    def _limited(self, row, place: int):
+    def _limited(self, row, index: int):
         if self.max_length is None:
             return row
         # In a row that came packed they stay together; rows that are packed here hold single documents.
@@ -163,7 +163,7 @@ class LongContextDataCollator:
             return row
         if not self.truncation or (len(row) > 1 and not self.packing):
             raise ConfigError(
-                f"LongContextDataCollator: feature {place} has {max(whole)} tokens, more than max_length {self.max_length}; "
+                f"LongContextDataCollator: feature {index} has {max(whole)} tokens, more than max_length {self.max_length}; "
                 "cut it into several, raise max_length, or set truncation for a single document"
             )
         return [(ids[: self.max_length], labels[: self.max_length]) for ids, labels in row]
@@ -201,12 +201,12 @@ def _tokens(rows) -> int:
     return sum(len(ids) for row in rows for ids, _ in row)
 
 
-def _lengths(given: Mapping[str, torch.Tensor], tokens: int, place: int) -> list[int]:
+def _lengths(given: Mapping[str, torch.Tensor], tokens: int, index: int) -> list[int]:
     """Of the documents in a feature."""
     if "seq_lengths" in given:
         lengths = given["seq_lengths"].tolist()
         if sum(lengths) != tokens or min(lengths) < 1:
-            raise ConfigError(f"LongContextDataCollator: feature {place} has seq_lengths {lengths} for {tokens} tokens")
+            raise ConfigError(f"LongContextDataCollator: feature {index} has seq_lengths {lengths} for {tokens} tokens")
         return lengths
     if "position_ids" not in given:
         return [tokens]

@@ -99,8 +99,8 @@ def sum_gradients(parameters: Iterable[torch.nn.Parameter], group: Group = None)
             "sum_gradients: the model's last block had an averaged_over above 1: its gradients are for DDP, FSDP or DeepSpeed to average over "
             "these ranks, and a sum would be as many times too large: leave sum_gradients out, or averaged_over"
         )
-    mine = torch.stack([_norm(parameter.grad, wanted[0].device) for parameter in wanted])
-    norms = torch.stack(shared.all_gather(mine))  # of each rank and parameter
+    rank_norms = torch.stack([_norm(parameter.grad, wanted[0].device) for parameter in wanted])
+    norms = torch.stack(shared.all_gather(rank_norms))  # of each rank and parameter
     used = (norms >= 0).any(dim=0)
     tells = (norms > 0) & norms.isfinite()
     if tells.any() and (norms == norms[0]).all():

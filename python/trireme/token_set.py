@@ -117,7 +117,7 @@ class _Rows:
         if len(ids) > LONGEST_TOKENS:
             raise DataError(f"{self._file}: document {number} has {len(ids)} tokens; the format holds at most {LONGEST_TOKENS} in one: split it")
         if ids and not 0 <= min(ids) <= max(ids) < self._vocab_size:
-            wrong = next(place for place, one in enumerate(ids) if not 0 <= one < self._vocab_size)
+            wrong = next(index for index, one in enumerate(ids) if not 0 <= one < self._vocab_size)
             raise DataError(
                 f"{self._file}: document {number} has the id {ids[wrong]} at token {wrong}, outside the vocabulary of "
                 f"{self._vocab_size} ids; was another tokenizer's size given?"

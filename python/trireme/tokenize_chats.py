@@ -83,7 +83,7 @@ def load_tokenizer(tokenizer: Union[str, os.PathLike, PreTrainedTokenizerBase]) 
 
 class _Rendered:
     def __init__(self, chat: Chat, text: str, answers: list[Span]):
-        self.place, self.text, self.answers = chat.place, text, answers
+        self.origin, self.text, self.answers = chat.origin, text, answers
 
 
 class _BadRecords:
@@ -131,7 +131,7 @@ def _documents(tokenizer: PreTrainedTokenizerBase, rendered: Iterable[_Rendered]
         try:
             encoded = tokenizer([chat.text for chat in batch], add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         except Exception as error:  # tokenizers raises Exception itself
-            raise DataError(f"{batch[0].place} to {batch[-1].place}: the tokenizer cannot read a chat: {error}") from error
+            raise DataError(f"{batch[0].origin} to {batch[-1].origin}: the tokenizer cannot read a chat: {error}") from error
         for chat, ids, offsets in zip(batch, encoded["input_ids"], encoded["offset_mapping"]):
             yield ids, targets_of(offsets, chat.answers)
 
@@ -163,7 +163,7 @@ def _warn_of_endless_answers(tokenizer: PreTrainedTokenizerBase, chat: _Rendered
     end = chat.text[: chat.answers[-1][1]].rstrip()
     if not any(end.endswith(token) for token in tokenizer.get_added_vocab()):
         warnings.warn(
-            f"{chat.place}: its last answer ends in {end[-20:]!r}, which is no special token: a model that is trained so is not taught to "
+            f"{chat.origin}: its last answer ends in {end[-20:]!r}, which is no special token: a model that is trained so is not taught to "
             "stop. Does the chat template write one at an answer's end, and is it a token of this tokenizer?",
             stacklevel=2,
         )

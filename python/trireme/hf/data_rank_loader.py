@@ -172,7 +172,7 @@ class DispatchedBatches(IterableDataset):
         real = sum(map(find_batch_size, taken)) if short or len(taken) < per_round else 0
         filled = [*taken[:-1], _completed(taken[-1], first[0], wanted) if short else taken[-1]]
         again = filled if first is taken else first
-        filled += [again[place % len(again)] for place in range(per_round - len(filled))]
+        filled += [again[i % len(again)] for i in range(per_round - len(filled))]
         return self._of_ranks(filled), real
 
     def _of_ranks(self, batches: list) -> list:

@@ -17,7 +17,7 @@ from ..sequence_group import SequenceGroup
 
 @contextlib.contextmanager
 def gather_once(accelerator, data_group: SequenceGroup) -> Iterator[None]:
-    """data_group: the ranks at this one's place in their sequence groups. What these methods do is collective over it."""
+    """data_group: the ranks that have this one's rank in their sequence groups. What these methods do is collective over it."""
 
     def gather(tensor: Any) -> Any:
         """Tensors in tuples, lists and dictionaries, as in Accelerate: joined along dim 0; a 0-dim tensor is [1]."""

@@ -99,7 +99,7 @@ class ParallelismConfig(accelerate.ParallelismConfig):
         return SequenceGroup(self._mesh_group("sp"), ring=self.sp_ring)
 
     def data_group(self) -> SequenceGroup:
-        """The ranks that hold the same place as this one in their sequence groups: together they have each sample once."""
+        """The ranks that have the rank of this one in their sequence groups: together they have each sample once."""
         if not self.dp_dim_names:
             return SequenceGroup.alone()
         return SequenceGroup(self._mesh_group("dp"))
