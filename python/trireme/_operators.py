@@ -12,7 +12,6 @@ from .errors import ConfigError
 
 _OPERATORS = {
     "forward": "ulysses_forward",
-    "backward": "ulysses_backward",
     "token_spans": "token_spans",
     "delta_rule_forward": "delta_rule_forward",
     "delta_rule_backward": "delta_rule_backward",

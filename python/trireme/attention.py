@@ -13,6 +13,7 @@ from typing import Optional, Sequence, Union
 import torch
 
 from . import _operators
+from .attention_arguments import AttentionArguments
 from .errors import ConfigError
 from .sequence_group import Group, SequenceGroup, sequence_group
 
@@ -66,20 +67,17 @@ def ulysses_attention(
             f"a ring takes a sample as trireme.shard cuts it: got {list(lengths)} tokens on the ranks, expected "
             f"{shared.lengths(tokens)}"
         )
-    return _operators.forward(
-        q,
-        k,
-        v,
-        sinks,
-        shared.name,
-        shared.ring,
-        list(lengths),
-        _documents(cu_seqlens, q.shape[0]),
-        window or 0,
-        causal,
-        q.shape[-1] ** -0.5 if scale is None else float(scale),
-        float(softcap or 0),
-    )[0]
+    arguments = AttentionArguments(
+        group=shared.name,
+        ring=shared.ring,
+        lengths=list(lengths),
+        cu_seqlens=_documents(cu_seqlens, q.shape[0]),
+        window=window or 0,
+        causal=causal,
+        scale=q.shape[-1] ** -0.5 if scale is None else float(scale),
+        softcap=float(softcap or 0),
+    )
+    return _operators.forward(q, k, v, sinks, *arguments)[0]
 
 
 def _check(

@@ -6,12 +6,13 @@ Loading the operators imports this (_operators.py), as torch takes formulas only
 import torch
 import torch.distributed as dist
 
-from . import _operators
+from .attention_arguments import AttentionArguments
 from .once_differentiable import refuse_second_derivative
 
 
 @torch.library.register_fake("trireme::ulysses_forward")
-def _(q, k, v, sinks, group, ring, lengths, cu_seqlens, window, causal, scale, softcap):
+def _(q, k, v, sinks, *arguments):
+    group, ring, lengths, *_ = AttentionArguments(*arguments)
     rank = dist.distributed_c10d._resolve_process_group(group).rank() if group else 0
     ranks = len(lengths) // ring
     ulysses_rank, ring_rank = rank % ranks, rank // ranks
@@ -22,25 +23,24 @@ def _(q, k, v, sinks, group, ring, lengths, cu_seqlens, window, causal, scale, s
 
 
 @torch.library.register_fake("trireme::ulysses_backward")
-def _(d_o, q, k, v, sinks, o, lse, group, ring, lengths, cu_seqlens, window, causal, scale, softcap):
+def _(d_o, q, k, v, sinks, o, lse, *_arguments):
     d_sinks = lse.new_empty(0) if sinks is None else torch.empty_like(sinks)
     return (*(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)), d_sinks)
 
 
 def _setup_context(ctx, inputs, output):
-    q, k, v, sinks, group, ring, lengths, cu_seqlens, window, causal, scale, softcap = inputs
-    o, lse = output
-    ctx.save_for_backward(q, k, v, sinks, o, lse, *cu_seqlens)
-    ctx.rest = group, ring, lengths, window, causal, scale, softcap
+    q, k, v, sinks, *arguments = inputs
+    arguments = AttentionArguments(*arguments)
+    ctx.save_for_backward(q, k, v, sinks, *output, *arguments.cu_seqlens)
+    ctx.arguments = arguments._replace(cu_seqlens=[])
 
 
 def _backward(ctx, d_o, _d_lse):
     q, k, v, sinks, o, lse, *cu_seqlens = ctx.saved_tensors
-    group, ring, lengths, window, causal, scale, softcap = ctx.rest
-    dq, dk, dv, d_sinks = _operators.backward(
-        d_o, q, k, v, sinks, o, lse, group, ring, lengths, cu_seqlens, window, causal, scale, softcap
-    )
-    return dq, dk, dv, None if sinks is None else d_sinks, None, None, None, [None] * len(cu_seqlens), None, None, None, None
+    arguments = ctx.arguments._replace(cu_seqlens=cu_seqlens)
+    dq, dk, dv, d_sinks = torch.ops.trireme.ulysses_backward(d_o, q, k, v, sinks, o, lse, *arguments)
+    no_gradients = {**dict.fromkeys(arguments._fields), "cu_seqlens": [None] * len(cu_seqlens)}
+    return dq, dk, dv, None if sinks is None else d_sinks, *no_gradients.values()
 
 
 torch.library.register_autograd("trireme::ulysses_forward", _backward, setup_context=_setup_context)
