@@ -45,7 +45,7 @@ def shard(batch: Mapping[str, Any], group: Group = None) -> dict[str, Any]:
     mask = whole.get("attention_mask")
     if torch.is_tensor(mask) and mask.dim() == 2 and bool(valid_tokens(mask, "shard").all()):
         positions = batch.get("position_ids")
-        if positions is not None and (positions[..., 1:] != positions[..., :-1] + 1).any():
+        if positions is not None and restarts(positions).any():
             raise ConfigError(
                 "shard: position_ids restart beside an attention_mask; transformers lets such documents see each other, and shards do "
                 "not. Leave the attention_mask out: position_ids alone tell packed documents"
@@ -66,6 +66,11 @@ def shard(batch: Mapping[str, Any], group: Group = None) -> dict[str, Any]:
     if named == "input_ids":
         setattr(cut[named], SHARD_OF, fingerprint(batch[named]))
     return cut
+
+
+def restarts(position_ids: torch.Tensor) -> torch.Tensor:
+    """[..., S] -> [..., S - 1]: where a token does not go on from the one before it, as at the border of packed documents."""
+    return position_ids[..., 1:] != position_ids[..., :-1] + 1
 
 
 def take_spans(tensor: torch.Tensor, spans: Sequence[tuple[int, int]], dim: int) -> torch.Tensor:

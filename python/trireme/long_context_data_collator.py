@@ -16,7 +16,7 @@ from typing import Any, Mapping, Optional, Sequence
 
 import torch
 
-from .batch import shifted_labels
+from .batch import restarts, shifted_labels
 from .errors import ConfigError
 from .valid_tokens import valid_tokens
 
@@ -210,5 +210,5 @@ def _lengths(given: Mapping[str, torch.Tensor], tokens: int, index: int) -> list
         return lengths
     if "position_ids" not in given:
         return [tokens]
-    starts = (given["position_ids"][1:] != given["position_ids"][:-1] + 1).nonzero().flatten() + 1
+    starts = restarts(given["position_ids"]).nonzero().flatten() + 1
     return torch.diff(torch.cat([torch.tensor([0]), starts, torch.tensor([tokens])])).tolist()

@@ -11,7 +11,7 @@ from typing import Any, Mapping, Optional
 
 import torch
 
-from .batch import SHARD_OF, checksum, fingerprint, gather
+from .batch import SHARD_OF, checksum, fingerprint, gather, restarts
 from .errors import ConfigError
 from .same_weights import WatchedWeights
 from .sequence_group import SequenceGroup
@@ -98,13 +98,8 @@ def sequence_of_shards(
     _check_lengths(lengths)
     if shared.ring > 1 and lengths != shared.lengths(whole):
         raise ConfigError(f"trireme.parallelize: got {lengths} tokens on the ranks of a ring, expected {shared.lengths(whole)}")
-    for name, tensor in (("position_ids", position_ids), ("attention_mask", attention_mask)):
-        _refuse_other_than_a_tensor(name, tensor)
-        if tensor is not None and (tensor.dim() != 2 or tensor.shape[1] != tokens or tensor.shape[0] not in (1, batch)):
-            raise ConfigError(
-                f"trireme.parallelize: got {name} of {tuple(tensor.shape)} on a shard of [{batch}, {tokens}], expected the "
-                "same: the shard's tokens alone"
-            )
+    expected = f"on a shard of [{batch}, {tokens}], expected the same: the shard's tokens alone"
+    _check_shapes((batch, tokens), expected, position_ids=position_ids, attention_mask=attention_mask)
     if position_ids is None:
         spans = shared.spans(whole) if shared.ring > 1 else [(sum(lengths[: shared.rank]), sum(lengths[: shared.rank + 1]))]
         position_ids = torch.cat([torch.arange(*span, device=device) for span in spans]).expand(batch, tokens)
@@ -144,21 +139,24 @@ def sequence_of_whole(shared: SequenceGroup, given: Mapping[str, Any], weights: 
     lengths = shared.lengths(tokens)
     _check_lengths(lengths)
     positions, mask = given.get("position_ids"), given.get("attention_mask")
-    for name, tensor in (("position_ids", positions), ("attention_mask", mask)):
-        _refuse_other_than_a_tensor(name, tensor)
-        if tensor is not None and (tensor.dim() != 2 or tensor.shape[1] != tokens or tensor.shape[0] not in (1, batch)):
-            raise ConfigError(
-                f"trireme.parallelize: got {name} of {tuple(tensor.shape)} beside {named} of [{batch}, {tokens}], expected [B, S]"
-                + ("; leave them out: a model that reads images makes its own" if tensor.dim() == 3 else "")
-            )
+    expected = f"beside {named} of [{batch}, {tokens}], expected [B, S]"
+    if 3 in (getattr(tensor, "ndim", 0) for tensor in (positions, mask)):
+        expected += "; leave them out: a model that reads images makes its own"
+    _check_shapes((batch, tokens), expected, position_ids=positions, attention_mask=mask)
     positions = None if positions is None else positions.expand(batch, tokens).cpu()
     mask = None if mask is None else mask.expand(batch, tokens)
     return SequenceOfCall(shared, lengths, *_borders(batch, tokens, positions, mask)), mask
 
 
-def _refuse_other_than_a_tensor(name: str, given: object) -> None:
-    if given is not None and not torch.is_tensor(given):
-        raise ConfigError(f"trireme.parallelize: got {name} as a {type(given).__name__}, expected a tensor of [B, S]")
+def _check_shapes(shape: tuple[int, int], expected: str, **given: object) -> None:
+    """given: tensors by name, [B, S] or [1, S]."""
+    for name, tensor in given.items():
+        if tensor is None:
+            continue
+        if not torch.is_tensor(tensor):
+            raise ConfigError(f"trireme.parallelize: got {name} as a {type(tensor).__name__}, expected a tensor of [B, S]")
+        if tuple(tensor.shape) not in (shape, (1, shape[1])):
+            raise ConfigError(f"trireme.parallelize: got {name} of {tuple(tensor.shape)} {expected}")
 
 
 def _counts(tensor: Optional[torch.Tensor]) -> bool:
@@ -178,7 +176,7 @@ def _borders(batch, tokens, positions, mask):
     valid = None if mask is None else valid_tokens(mask, "trireme.parallelize")
     edge = torch.zeros(batch, max(tokens - 1, 0), dtype=torch.bool, device="cpu")
     padded = edge if valid is None else valid[:, 1:] != valid[:, :-1]
-    restart = edge if positions is None else positions[:, 1:] != positions[:, :-1] + 1
+    restart = edge if positions is None else restarts(positions)
     if valid is not None:
         restart = restart & valid[:, 1:] & valid[:, :-1]
         if (padded.sum(1) > 2).any() or ((padded.sum(1) == 2) & valid[:, 0]).any():

@@ -18,7 +18,7 @@ from typing import Any, Iterator, Mapping, Optional, Sequence
 import torch
 import torch.distributed as dist
 
-from .batch import checksum, shard
+from .batch import checksum, restarts, shard
 from .errors import ConfigError
 from .gated_delta_net import delta_nets_in
 from .image_batches import has_images
@@ -105,7 +105,7 @@ def _check(model: torch.nn.Module, batch: Mapping[str, Any], shared: SequenceGro
     if has_images(batch):
         raise ConfigError("trireme.verify: got images, which are not shared along the sequence: give a batch of text")
     positions = batch.get("position_ids")
-    if next(delta_nets_in(model), None) and torch.is_tensor(positions) and (positions[..., 1:] != positions[..., :-1] + 1).any():
+    if next(delta_nets_in(model), None) and torch.is_tensor(positions) and restarts(positions).any():
         raise ConfigError(
             "trireme.verify: got packed documents, which transformers alone lets see each other in Gated DeltaNet, so that there is nothing to compare "
             "with: give a batch without position_ids that restart"
