@@ -1,6 +1,7 @@
 """One rank of tests/python/test_accelerate.py, in processes of their own: Accelerate keeps its state for a whole process.
 
-Runs each named case and lets process 0 write what it saw, {case: results}, into the file RESULTS names.
+Runs each named case and lets process 0 write what it saw, {case: results}, into a file. As a program, which a launcher starts, it runs
+the cases of the variable CASES into the file RESULTS.
 """
 
 import datetime
@@ -16,6 +17,7 @@ import trireme.hf
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import DataLoaderConfiguration, DeepSpeedPlugin, DistributedType, FullyShardedDataParallelPlugin, InitProcessGroupKwargs
+from rank_pool import import_deepspeed
 from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler
 
 SAMPLES, TOKENS, STEPS, RATE = 40, 23, 5, 0.05
@@ -77,15 +79,6 @@ def accelerator_for(backend, config, settings=None, fsdp_version=2, **options):
     return Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=settings), kwargs_handlers=[gloo], parallelism_config=config, **options)
 
 
-def unlink_deepspeed_memory():
-    """DeepSpeed leaves a segment of shared memory behind for each rank."""
-    dist.barrier()
-    rank, address, port = os.environ["RANK"], os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
-    name = f"/dev/shm/deepspeed_allreduce_buffer_{os.getuid()}_{address}_{port}_{rank}"
-    if os.path.exists(name):
-        os.unlink(name)
-
-
 def parameters_of(model):
     import deepspeed
 
@@ -113,8 +106,6 @@ def train(backend, accumulation=1, whole=False, **sizes):
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate_after)
     loader = DataLoader(make_samples(), batch_size=1)
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
-    if backend.startswith("zero"):
-        unlink_deepspeed_memory()
     losses, norms = [], []
     with trireme.parallelize(model, group, whole_batches=whole, averaged_over=config.sp_size):
         for batch in loader:
@@ -275,13 +266,24 @@ def failing_read(sp_size):
     return dict(ranks=everyone)
 
 
-if __name__ == "__main__":
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=200))
+def prepare():
+    """What a launcher tells."""
+    rank, world = str(dist.get_rank()), str(dist.get_world_size())
+    os.environ.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=world, LOCAL_WORLD_SIZE=world, MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    import_deepspeed()
+
+
+def run_cases(_group, cases, file):
     results = {}
-    for name, (function, keywords) in json.loads(os.environ["CASES"]).items():
+    for name, (function, keywords) in cases.items():
         results[name] = globals()[function](**keywords)
         AcceleratorState._reset_state(True)
     if dist.get_rank() == 0:
-        torch.save(results, os.environ["RESULTS"])
+        torch.save(results, file)
+
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=200))
+    run_cases(None, json.loads(os.environ["CASES"]), os.environ["RESULTS"])
     dist.barrier()
     dist.destroy_process_group()

@@ -16,6 +16,7 @@ import trireme
 import trireme.hf
 from accelerate.scheduler import AcceleratedScheduler
 from accelerate.utils.deepspeed import DummyScheduler
+from rank_pool import Ranks
 from trireme.hf.data_rank_scheduler import step_by_data_ranks
 
 HERE = pathlib.Path(__file__).parent
@@ -84,21 +85,14 @@ REFUSED = {
 TRAINED = [name for name, (function, _) in FOUR.items() if function == "train"]
 
 
-def run(launcher, cases, folder, **environment):
-    folder.mkdir(exist_ok=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CASES": json.dumps(cases), "RESULTS": str(folder / "results.pt"), **environment}
-    environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parent.parent / "python"), environment.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", *launcher, str(HERE / "accelerate_ranks.py")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-12000:]
-    return torch.load(folder / "results.pt")
-
-
 @pytest.fixture(scope="module")
 def four(tmp_path_factory):
     """All cases in one start of four ranks."""
-    launcher = ["torch.distributed.run", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0", "--nproc_per_node=4"]
-    return run(launcher, FOUR, tmp_path_factory.mktemp("four"))
+    folder = tmp_path_factory.mktemp("four")
+    pool = Ranks(folder, 4, accelerate_ranks.prepare)
+    pool.run(accelerate_ranks.run_cases, 4, FOUR, folder / "results.pt")
+    pool.stop()
+    return torch.load(folder / "results.pt")
 
 
 @functools.cache
@@ -332,8 +326,13 @@ parallelism_config:
 
 def test_accelerate_launch_with_a_config_file(tmp_path):
     (tmp_path / "config.yaml").write_text(CONFIG_FILE)
-    launcher = ["accelerate.commands.accelerate_cli", "launch", "--config_file", str(tmp_path / "config.yaml")]
     options = dict(backend="ddp", accumulation=2, whole=True)
-    seen = run(launcher, {"ddp": ("train", options)}, tmp_path)["ddp"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CASES": json.dumps({"ddp": ("train", options)}), "RESULTS": str(tmp_path / "results.pt")}
+    environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parent.parent / "python"), environment.get("PYTHONPATH", "")])
+    launcher = ["accelerate.commands.accelerate_cli", "launch", "--config_file", str(tmp_path / "config.yaml")]
+    command = [sys.executable, "-m", *launcher, str(HERE / "accelerate_ranks.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-12000:]
+    seen = torch.load(tmp_path / "results.pt")["ddp"]
     assert seen["data_ranks"] == 1 and seen["sizes"]["sp"] == 2
     equals_one_process(seen, **options)
