@@ -140,6 +140,15 @@ def gradients(model):
     return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
+def gradients_of_all(model, group):
+    """Their sums over the ranks, in one exchange: trireme.sum_gradients, one for each parameter, would take half of a test's time."""
+    own = {name: torch.zeros_like(weight) if weight.grad is None else weight.grad for name, weight in model.named_parameters() if weight.requires_grad}
+    sums = torch.cat([gradient.double().flatten() for gradient in own.values()])
+    torch.distributed.all_reduce(sums, group=group)
+    parts = sums.split([gradient.numel() for gradient in own.values()])
+    return {name: part.view_as(gradient).to(gradient.dtype) for (name, gradient), part in zip(own.items(), parts)}
+
+
 def shared(model, batch, group, ring=1):
     model.zero_grad(set_to_none=True)
     sequence = trireme.SequenceGroup(group, ring=ring)
@@ -148,8 +157,7 @@ def shared(model, batch, group, ring=1):
     with trireme.parallelize(model, sequence):
         loss = trireme.loss(model(**part).logits, targets, sequence)
         loss.backward()
-    trireme.sum_gradients(model.parameters(), group)
-    return loss.item(), gradients(model)
+    return loss.item(), gradients_of_all(model, group)
 
 
 def compare(truth, got):

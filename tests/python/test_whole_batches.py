@@ -3,7 +3,7 @@
 import pytest
 import torch
 import trireme
-from test_parallelize import KINDS, MODELS, by_turns, compare, documents_apart, gradients, make_batch, make_model
+from test_parallelize import KINDS, MODELS, by_turns, compare, documents_apart, gradients, gradients_of_all, make_batch, make_model
 
 ROUTERS = {"mixtral": 0.7, "qwen3_moe": 0.7, "gpt_oss": 0.7}
 
@@ -24,8 +24,7 @@ def whole(model, batch, group, ring=1, **more):
     with trireme.parallelize(model, sequence, whole_batches=True):
         output = model(**batch, **more, **no_cache(model))
         output.loss.backward()
-    trireme.sum_gradients(model.parameters(), sequence)
-    return output.loss.item(), gradients(model)
+    return output.loss.item(), gradients_of_all(model, group)
 
 
 def alone(model, batch, **more):
