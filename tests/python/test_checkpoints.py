@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import subprocess
 import sys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -15,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
-from hf_reference import names_in_file
+import hf_reference
 
 from program import make_tiny, run
 
@@ -38,7 +37,7 @@ def test_every_parameter_is_loaded_and_none_is_left_over(tmp_path, preset):
     written = weights(tmp_path)
     scales = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith("layer_scalar")]  # Gemma 4's
     loaded = [in_file for name, parameter in [*model.named_parameters(), *scales]
-              for in_file in names_in_file(model.config.model_type, name, parameter.detach())]
+              for in_file in hf_reference.names_in_file(model.config.model_type, name, parameter.detach())]
     assert written.keys() == {name for name, _ in loaded}
     for name, parameter in loaded:
         assert torch.equal(parameter, written[name]), name
@@ -116,7 +115,7 @@ def test_a_wrong_request_is_told_apart_and_suggests(tmp_path, arguments, expecte
 
 
 @pytest.mark.parametrize("scaling", ["yarn:4", "linear:4", "dynamic:4", "llama3:4"])
-def test_rope_by_flags_is_the_rope_that_transformers_reads(tmp_path, scaling):
+def test_rope_by_flags_is_the_rope_that_transformers_reads(tmp_path, monkeypatch, scaling):
     """What `init --rope_scaling` writes, transformers computes, and so does Trireme by the flag alone on the model without it."""
     sizes = ["--set", "max_position_embeddings=32"]
     make_tiny(tmp_path / "plain", *sizes)
@@ -129,7 +128,8 @@ def test_rope_by_flags_is_the_rope_that_transformers_reads(tmp_path, scaling):
     if kind in ("yarn", "llama3"):
         assert config.rope_parameters["original_max_position_embeddings"] == 32
     reference = tmp_path / "reference.safetensors"
-    subprocess.run([sys.executable, ROOT / "tools/hf_reference.py", tmp_path / "scaled", "--seq", "100", "--out", reference], check=True)
+    monkeypatch.setattr(sys, "argv", ["hf_reference.py", str(tmp_path / "scaled"), "--seq", "100", "--out", str(reference)])
+    hf_reference.main()
     verify = ["verify", "--model", tmp_path / "plain", "--reference", reference, "--threads", 1]
     run(".", *verify, "--rope_scaling", scaling, "--rope_theta", 20000)
     run(".", *verify, code=1)
