@@ -33,7 +33,13 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
             tokenizer.chat_template = _text_of(flags.chat_template_path)
         with _sigterm_as_exit():
             report = tokenize_chats(
-                tokenizer, flags.input, prefix, answers=flags.answers, on_bad_record=flags.on_bad_record, overwrite=flags.overwrite
+                tokenizer,
+                flags.input,
+                prefix,
+                answers=flags.answers,
+                on_bad_record=flags.on_bad_record,
+                num_proc=flags.num_proc,
+                overwrite=flags.overwrite,
             )
     except (ConfigError, DataError) as error:
         print(f"trireme.chats: {type(error).__name__}: {error}", file=sys.stderr)
@@ -64,8 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--input", required=True, nargs="+", metavar="FILE", help=".jsonl files, a chat a line")
     parser.add_argument("--output", required=True, metavar="PREFIX", help="PREFIX of the files PREFIX.bin, PREFIX.idx and PREFIX.set.json")
     parser.add_argument("--answers", choices=ANSWERS, default="all", help="which of the assistant's messages are predicted (all)")
-    parser.add_argument("--chat_template_path", metavar="FILE", help="a chat template in place of the tokenizer's")
+    parser.add_argument("--chat_template_path", metavar="FILE", help="a chat template in place of the tokenizer's, which the trained model gets too")
     parser.add_argument("--on_bad_record", choices=ON_BAD_RECORD, default="stop", help="of a line that is no chat, or whose answers cannot be found (stop)")
+    parser.add_argument("--num_proc", type=int, default=1, metavar="N", help="processes that write the chats by the template (1); the set is the same")
     parser.add_argument("--overwrite", action="store_true", help="replace a set of that name")
     return parser
 

@@ -1,11 +1,13 @@
-"""Which tokenizer made a set: PREFIX.set.json, as `trireme tokenize` writes it, and `trireme train` and `trireme mix` compare it."""
+"""Which tokenizer made a set: PREFIX.set.json, as `trireme tokenize` writes it, and `trireme train` and `trireme mix` compare it. Of chats
+also how they are written: the tokens in which answers end, and the chat template (trireme/data/chat_format.h).
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from .token_set import SetReport
 
@@ -13,9 +15,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def set_fingerprint(tokenizer: PreTrainedTokenizerBase, report: SetReport, largest_id: int, prompt_tokens: int) -> str:
+def set_fingerprint(
+    tokenizer: PreTrainedTokenizerBase, chat_format: Callable[[], dict[str, Any]], report: SetReport, largest_id: int, prompt_tokens: int
+) -> str:
     """The text of PREFIX.set.json for a set of this tokenizer's ids, none above `largest_id`: the hash and number of the tokens,
-    and what the set holds.
+    and what the set holds. chat_format: what is told of its chats, when all are written.
     """
     tokens = sorted((number, token.encode()) for token, number in _vocabulary(tokenizer, largest_id).items())
     listed = b"".join(b"%d %d %s\n" % (number, len(token), token) for number, token in tokens)
@@ -30,6 +34,7 @@ def set_fingerprint(tokenizer: PreTrainedTokenizerBase, report: SetReport, large
         "tokens": report.tokens,
         "prompt_tokens": prompt_tokens,
         "largest_id": largest_id,
+        **chat_format(),
     }
     return json.dumps(fingerprint, indent=1) + "\n"
 

@@ -13,12 +13,13 @@ import copy
 import dataclasses
 import functools
 import os
-import warnings
-from typing import TYPE_CHECKING, Iterable, Iterator, Optional, Union
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, Optional, Union
 
+from .answer_ends import AnswerEnds
 from .chat_answers import ChatTemplate, Span
-from .chat_rows import Chat, ChatRow, Chats, read_chats
+from .chat_rows import Chats, read_chats
 from .errors import ConfigError, DataError
+from .rendered_chats import Rendered, RenderedChat, renderer
 from .set_fingerprint import set_fingerprint
 from .tested_transformers import refuse_untested_transformers
 from .token_set import SetReport, write_documents
@@ -39,6 +40,7 @@ def tokenize_chats(
     *,
     answers: str = "all",
     on_bad_record: str = "stop",
+    num_proc: int = 1,
     overwrite: bool = False,
 ) -> SetReport:
     """``trireme.tokenize_chats("Qwen/Qwen3-8B", "chats.jsonl", "/data/chats")``: a set for `trireme train --train_file /data/chats`.
@@ -46,11 +48,14 @@ def tokenize_chats(
     tokenizer: of transformers, with a chat template; or a name or folder for AutoTokenizer.
     chats: .jsonl files, or rows: a datasets.Dataset, a list, a generator. A row has messages, a prompt and its completion, or
         ShareGPT's conversations (docs/data.md), and may have system, tools and chat_template_kwargs.
-    prefix: of the files PREFIX.bin, PREFIX.idx and PREFIX.set.json, which names the tokenizer.
+    prefix: of the files PREFIX.bin, PREFIX.idx and PREFIX.set.json, which names the tokenizer, and holds what models that are trained on the set
+        get: the tokens in which answers end, and the chat template.
     answers: "all": every message of the assistant is predicted (of a row with a prompt, those of its completion); "last":
         the last alone, and what follows it is left out.
     on_bad_record: of a row that is no chat, or whose answers cannot be found: "stop" raises its error; "skip" leaves it out and
         counts it, and the report has the errors of the first few.
+    num_proc: how many processes read the rows and write them by the template; the set is the same. The tokenizer's own threads
+        do the rest.
     overwrite: replaces a set of that name.
 
     Each chat is a document. Raises ConfigError for a tokenizer without a chat template or without offsets, DataError for a
@@ -59,13 +64,19 @@ def tokenize_chats(
     for name, value, values in (("answers", answers, ANSWERS), ("on_bad_record", on_bad_record, ON_BAD_RECORD)):
         if value not in values:
             raise ConfigError(f"{name}: got {value!r}, expected one of {values}")
+    if isinstance(num_proc, bool) or not isinstance(num_proc, int) or num_proc < 1:
+        raise ConfigError(f"num_proc: got {num_proc!r}, expected a number of processes, 1 or more")
     loaded = load_tokenizer(tokenizer)
     template = ChatTemplate(loaded)
     bad = _BadRecords()
-    rendered = _rendered(template, read_chats(chats), answers == "last", bad if on_bad_record == "skip" else None)
+    rows = read_chats(chats)
     size = max(loaded.get_vocab().values()) + 1  # ids may have gaps
-    documents = _documents(_with_whole_offsets(loaded), rendered)
-    report = write_documents(prefix, documents, size, overwrite, functools.partial(set_fingerprint, loaded))
+    ends = AnswerEnds(loaded)
+    fingerprint = functools.partial(set_fingerprint, loaded, lambda: _chat_format(loaded, ends))
+    with renderer(template, answers == "last", num_proc) as render:
+        chosen = _good(render(rows), bad if on_bad_record == "skip" else None)
+        report = write_documents(prefix, _documents(_with_whole_offsets(loaded), chosen, ends), size, overwrite, fingerprint)
+    ends.warn_of_others()
     return dataclasses.replace(report, bad_records=bad.count, first_bad_records=tuple(bad.first))
 
 
@@ -81,11 +92,6 @@ def load_tokenizer(tokenizer: Union[str, os.PathLike, PreTrainedTokenizerBase]) 
         raise ConfigError(f"chats: the tokenizer {tokenizer} cannot be loaded: {error}") from error
 
 
-class _Rendered:
-    def __init__(self, chat: Chat, text: str, answers: list[Span]):
-        self.origin, self.text, self.answers = chat.origin, text, answers
-
-
 class _BadRecords:
     def __init__(self) -> None:
         self.count, self.first = 0, list[str]()
@@ -96,18 +102,20 @@ class _BadRecords:
             self.first.append(error)
 
 
-def _rendered(template: ChatTemplate, rows: Iterable[ChatRow], last_alone: bool, bad: Optional[_BadRecords]) -> Iterator[_Rendered]:
+def _good(rendered: Iterable[Rendered], bad: Optional[_BadRecords]) -> Iterator[RenderedChat]:
     """bad: takes the errors of rows that are left out; None: they are raised."""
-    for row in rows:
-        try:
-            chat = row.chat()
-            rendered = _Rendered(chat, *template.answers_of(chat, last_alone))
-        except DataError as error:
-            if bad is None:
-                raise
-            bad.add(str(error))
-            continue
-        yield rendered
+    for one in rendered:
+        if isinstance(one, RenderedChat):
+            yield one
+        elif bad is None:
+            raise one
+        else:
+            bad.add(str(one))
+
+
+def _chat_format(tokenizer: PreTrainedTokenizerBase, ends: AnswerEnds) -> dict[str, Any]:
+    template = tokenizer.chat_template
+    return {"answer_end_tokens": ends.tokens(), **({"chat_template": template} if isinstance(template, str) else {})}  # it may have several
 
 
 def _with_whole_offsets(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
@@ -122,22 +130,24 @@ def _with_whole_offsets(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokeniz
     return whole
 
 
-def _documents(tokenizer: PreTrainedTokenizerBase, rendered: Iterable[_Rendered]) -> Iterator[tuple[list[int], bytes]]:
+def _documents(tokenizer: PreTrainedTokenizerBase, rendered: Iterable[RenderedChat], ends: AnswerEnds) -> Iterator[tuple[list[int], bytes]]:
     first = True
     for batch in _batches(rendered):
         if first:
-            _warn_of_endless_answers(tokenizer, batch[0])
+            ends.warn_of_endless(batch[0].place, batch[0].text[: batch[0].answers[-1][1]])
             first = False
         try:
             encoded = tokenizer([chat.text for chat in batch], add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         except Exception as error:  # tokenizers raises Exception itself
             raise DataError(f"{batch[0].origin} to {batch[-1].origin}: the tokenizer cannot read a chat: {error}") from error
         for chat, ids, offsets in zip(batch, encoded["input_ids"], encoded["offset_mapping"]):
-            yield ids, targets_of(offsets, chat.answers)
+            is_target = targets_of(offsets, chat.answers)
+            ends.add(ids, is_target, chat.text[chat.answers[-1][1] :])
+            yield ids, is_target
 
 
-def _batches(rendered: Iterable[_Rendered]) -> Iterator[list[_Rendered]]:
-    batch: list[_Rendered] = []
+def _batches(rendered: Iterable[RenderedChat]) -> Iterator[list[RenderedChat]]:
+    batch: list[RenderedChat] = []
     characters = 0
     for chat in rendered:
         batch.append(chat)
@@ -157,13 +167,3 @@ def targets_of(offsets: list[Span], answers: list[Span]) -> bytes:
         first, behind = bisect.bisect_right(ends, begin), bisect.bisect_left(begins, end)
         is_target[first:behind] = b"\1" * (behind - first)
     return bytes(is_target)
-
-
-def _warn_of_endless_answers(tokenizer: PreTrainedTokenizerBase, chat: _Rendered) -> None:
-    end = chat.text[: chat.answers[-1][1]].rstrip()
-    if not any(end.endswith(token) for token in tokenizer.get_added_vocab()):
-        warnings.warn(
-            f"{chat.origin}: its last answer ends in {end[-20:]!r}, which is no special token: a model that is trained so is not taught to "
-            "stop. Does the chat template write one at an answer's end, and is it a token of this tokenizer?",
-            stacklevel=2,
-        )

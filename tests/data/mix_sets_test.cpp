@@ -175,6 +175,41 @@ TEST_F(MixSets, tells_its_tokenizer_where_all_sets_do_and_refuses_two) {
               AllOf(HasSubstr("long.set.json"), HasSubstr("short.set.json"), HasSubstr("one tokenizer")));
 }
 
+TEST_F(MixSets, has_the_ends_of_answers_of_all_its_sets_whether_or_not_each_tells_its_tokenizer) {
+  const auto write_ends = [&](const std::string& name, const Json& ends) {
+    Json json = {{"format", 1}};
+    if (const auto file = set_fingerprint_file(path(name)); std::filesystem::exists(file))
+      json = read_json(file);
+    json["answer_end_tokens"] = ends;
+    folder_.write(name + ".set.json", json.dump());
+  };
+  write_fingerprint(path("long"), "a");
+  write_ends("long", {{"<end>", 5}});
+  const Json first = {{"<end>", 5}};
+  EXPECT_FALSE(mix(1, 1).fingerprint);
+  const Json alone = read_json(set_fingerprint_file(path("mix")));
+  EXPECT_EQ(alone["answer_end_tokens"], first);
+  EXPECT_FALSE(alone.contains("tokenizer"));
+  folder_.write("tokenizer.json", "{}");
+  EXPECT_NO_THROW(check_set_fingerprint(IndexedDataset(path("mix")), folder_.path()));
+  mix_sets({{path("mix")}, {path("short")}}, path("again"), {});
+  EXPECT_EQ(read_json(set_fingerprint_file(path("again")))["answer_end_tokens"], first);
+  write_fingerprint(path("short"), "a");
+  write_ends("short", {{"<call>", 9}});
+  EXPECT_TRUE(mix(1, 1).fingerprint);
+  EXPECT_THAT(mix(1, 1).notes, ::testing::IsEmpty());
+  const Json both = {{"<end>", 5}, {"<call>", 9}};
+  EXPECT_EQ(read_json(set_fingerprint_file(path("mix")))["answer_end_tokens"], both);
+}
+
+TEST_F(MixSets, has_the_chat_template_of_its_first_set_and_says_so_where_another_has_another) {
+  for (const char* name : {"long", "short"})
+    folder_.write(cat(name, ".set.json"), Json{{"format", 1}, {"chat_template", name}}.dump());
+  EXPECT_THAT(mix(1, 1).notes,
+              ::testing::ElementsAre(AllOf(HasSubstr("long.set.json and "), HasSubstr("former"))));
+  EXPECT_EQ(read_json(set_fingerprint_file(path("mix")))["chat_template"], "long");
+}
+
 TEST_F(MixSets, takes_every_id_of_a_set_of_two_bytes_an_id) {
   write(path("other"), 1, {2, 1});
   folder_.write("other.bin", std::string("\xff\xff\xdb\xff\1\0", 6));  // as another writer may

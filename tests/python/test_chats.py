@@ -19,8 +19,8 @@ from chat_cases import CHATML, FORGETS, GOOD, LLAMA3, MISTRAL, SAID, TEMPLATES, 
 from program import BINARY, run
 from test_token_set import files_in
 
-# In some tokenizers here the templates' marks are no special tokens.
-pytestmark = pytest.mark.filterwarnings("ignore:.*which is no special token")
+# In some tokenizers here the templates' marks are no special tokens, and in no other one the end of text (test_chat_format.py).
+pytestmark = pytest.mark.filterwarnings("ignore:.*(which is no special token|would run on behind each answer)")
 
 
 @pytest.mark.parametrize("style", TEMPLATES)
@@ -419,6 +419,7 @@ def test_the_fingerprint_is_of_the_tokenizer_and_the_set(tmp_path, make):
         "format": 1, "tokenizer": "some/model", "tokenizer_sha256": "", "vocabulary_sha256": hashlib.sha256(lines).hexdigest(), "vocabulary": len(vocabulary),
         "end_of_text_appended": False, "documents": 2, "tokens": sum(len(ids) for ids, _ in documents),
         "prompt_tokens": sum(not flag for _, flags in documents for flag in flags), "largest_id": max(max(ids) for ids, _ in documents),
+        "answer_end_tokens": {"<|im_end|>": tokenizer.convert_tokens_to_ids("<|im_end|>")}, "chat_template": plain(CHATML),
     }  # fmt: skip
 
 

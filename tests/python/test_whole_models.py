@@ -191,3 +191,18 @@ def test_what_cannot_go_into_a_whole_model_is_refused(whole, tmp_path):
     assert "--dtype" in run(whole, *export, "--into", "model", "--dtype", "bfloat16", code=78)
     assert "choose another folder" in run(whole, "export", "--checkpoint", tmp_path / "run", "--out", "model", "--overwrite", "--into", "model", code=78)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("whole", ["gemma3_whole"], indirect=True)
+def test_the_ends_of_chats_go_into_the_whole_model(whole, tmp_path):
+    """The set says in which token its answers end, as trireme.chats writes it."""
+    side = whole / "texts.set.json"
+    before = side.read_text()
+    side.write_text(json.dumps(json.loads(before) | {"answer_end_tokens": {"a": 97}}))
+    try:
+        train(whole, tmp_path / "run")
+    finally:
+        side.write_text(before)
+    said = run(whole, "export", "--checkpoint", tmp_path / "run", "--out", tmp_path / "whole", "--into", "model")
+    stops = load(tmp_path / "whole").generation_config.eos_token_id
+    assert stops[-1] == 97 and f"eos_token_id is now {stops}" in said

@@ -18,6 +18,7 @@
 #include "trireme/model/rope_override.h"
 #include "trireme/model/whole_model_writer.h"
 #include "trireme/train/base_weights.h"
+#include "trireme/train/chat_files.h"
 #include "trireme/train/checkpoint_names.h"
 #include "trireme/train/resume.h"
 
@@ -164,10 +165,14 @@ void export_into_whole_model(const ExportFlags& flags, const fs::path& source) {
   ModelOutput output(flags.out, flags.overwrite);
   write_whole_model(output.path(), whole, trained.config(), trained.layout(),
                     [&](int unit) { return trained.values(unit); });
+  // Beside the weights the folder is the whole model's, which knows nothing of the chats.
+  const ChatFiles files = chat_files(saved_chat_format(source), whole);
+  for (const auto& [name, text] : files.texts) replace_file(output.path() / name, text);
   output.publish();
   std::cout << "exported " << source.string() << trained.merged_text() << " as the language model inside "
             << whole.string() << " to " << flags.out.string() << ": a " << type
             << ", whose other tensors are as they were" << std::endl;
+  for (const std::string& note : files.notes) std::cout << note << std::endl;
 }
 
 }  // namespace

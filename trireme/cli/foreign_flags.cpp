@@ -127,7 +127,9 @@ const std::vector<ForeignProgram>& foreign_programs() {
             "--max_seq_length N; of trireme train also --context_stages, for several lengths"},
            {{"preprocessing_num_workers", "dataset_num_proc", "overwrite_cache", "streaming",
              "keep_linebreaks"},
-            "not needed: trireme tokenize uses all cores once, and a run reads the set as it needs it"},
+            "not needed: trireme tokenize uses all cores once, python -m trireme.chats as many processes as "
+            "it "
+            "is given, and a run reads the set as it needs it"},
            {{"trust_remote_code"}, "not needed: no code of a model's folder is ever run"},
            {{"cache_dir", "model_revision", "revision", "token", "use_auth_token"},
             "download first (hf download ORG/NAME): org/name is the snapshot in the Hugging Face cache "
@@ -172,7 +174,7 @@ const std::vector<ForeignProgram>& foreign_programs() {
             "only the answers are targets; of lines with text every token is"},
            {{"chat_template_path", "chat_template", "template", "messages"},
             "python -m trireme.chats makes a tokenized set of conversations by the tokenizer's chat "
-            "template"},
+            "template, or a file's, and the trained model gets it"},
            {{"loss_type"},
             "not needed for nll, which is the loss here; dft and losses of preferences are not built: of the "
             "latter DPOTrainer over ranks does them (docs/huggingface.md)"},
@@ -181,8 +183,9 @@ const std::vector<ForeignProgram>& foreign_programs() {
             "the former (docs/huggingface.md)"},
            {{"activation_offloading"}, "--offload_activations cpu"},
            {{"eos_token"},
-            "tokenizer_config.json, config.json or generation_config.json of the model says it, in this "
-            "order"},
+            "the token behind a text is what tokenizer_config.json, config.json or generation_config.json of "
+            "the model says, in this order; the tokens in which the answers of chats end become part of "
+            "eos_token_id of generation_config.json by themselves"},
            {{"pad_token"}, "config.json's pad_token_id, else its eos_token_id, else 0"},
        }},
 

@@ -45,6 +45,7 @@ void print_report(const MixReport& report, const std::filesystem::path& output) 
   if (!report.fingerprint)
     std::cout
         << "  not every set says which tokenizer made it (PREFIX.set.json), so this one does not either\n";
+  for (const std::string& note : report.notes) std::cout << "  " << note << "\n";
   std::cout << std::flush;
 }
 

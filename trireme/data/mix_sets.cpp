@@ -5,8 +5,10 @@
 #include <limits>
 #include <optional>
 #include <system_error>
+#include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/data/chat_format.h"
 #include "trireme/data/indexed_dataset.h"
 #include "trireme/data/indexed_dataset_writer.h"
 #include "trireme/data/sample_order.h"
@@ -102,8 +104,10 @@ MixReport mix_sets(const std::vector<SourceOfMix>& sources, const std::filesyste
     prefixes.push_back(source.prefix);
   }
   const std::optional<Json> fingerprint = shared_fingerprint(prefixes);
-  IndexedDatasetWriter writer(prefix, type_of_mix(all));
   MixReport report;
+  const ChatFormat chats =
+      chat_format_of_sets(prefixes, [&](const std::string& note) { report.notes.push_back(note); });
+  IndexedDatasetWriter writer(prefix, type_of_mix(all));
   std::vector<int64_t> read;
   std::vector<int32_t> ids;
   while (options.tokens == 0 || writer.tokens() < options.tokens) {
@@ -121,9 +125,12 @@ MixReport mix_sets(const std::vector<SourceOfMix>& sources, const std::filesyste
   report.documents = writer.documents();
   report.tokens = writer.tokens();
   report.fingerprint = fingerprint.has_value();
-  if (fingerprint)
-    write_shared_fingerprint(prefix, *fingerprint, report.documents, report.tokens, report.prompt_tokens,
+  if (fingerprint || !chats.empty()) {
+    Json told = fingerprint.value_or(Json{{"format", 1}});
+    write_chat_format(chats, told);
+    write_shared_fingerprint(prefix, std::move(told), report.documents, report.tokens, report.prompt_tokens,
                              writer.largest_id());
+  }
   for (const Source& source : all) report.sources.push_back(source.of_mix());
   return report;
 }

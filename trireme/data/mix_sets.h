@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <vector>
 
 namespace trireme {
@@ -32,12 +33,14 @@ struct MixReport {
   };
   std::vector<OfSource> sources;
   int64_t documents = 0, tokens = 0, prompt_tokens = 0, longest_document_tokens = 0;
-  bool fingerprint = false;  // every source has one, so the mix has one too
+  bool fingerprint = false;        // every source tells its tokenizer, so the mix does too
+  std::vector<std::string> notes;  // for people
 };
 
-// Writes PREFIX.bin and PREFIX.idx, and PREFIX.set.json (set_fingerprint.h) where every source has one. Throws
-// ConfigError for sets whose ids are of different tokenizers, or `prefix` among the sources; DataError for a set
-// that cannot be read or has no token, and a disk that fails. Nothing is left behind then.
+// Writes PREFIX.bin and PREFIX.idx, and PREFIX.set.json (set_fingerprint.h) where every source has one, or one
+// says how its chats are written. Throws ConfigError for sets whose ids are of different tokenizers, or `prefix`
+// among the sources; DataError for a set that cannot be read or has no token, and a disk that fails. Nothing is
+// left behind then.
 MixReport mix_sets(const std::vector<SourceOfMix>& sources, const std::filesystem::path& prefix,
                    const MixOptions& options);
 

@@ -57,6 +57,11 @@ std::optional<TokensById> vocabulary_of_set(const fs::path& tokenizer, const std
   return std::nullopt;
 }
 
+// A mix of sets that do not all say it has a file for the sake of its chats.
+bool tells_tokenizer(const Json& made) {
+  return made.contains("tokenizer_sha256") || made.contains("vocabulary_sha256");
+}
+
 // Another program may have written the set anew, without its modes, say. Older files do not count prompts.
 void check_counts(const Json& made, const std::string& origin, const IndexedDataset& set) {
   const std::pair<const char*, int64_t> counts[] = {
@@ -157,6 +162,10 @@ std::optional<Json> shared_fingerprint(const std::vector<fs::path>& prefixes) {
     }
     const Json made = read_json(file);
     whole_number(made, "format", {1, 1}, file.string());
+    if (!tells_tokenizer(made)) {
+      everywhere = false;
+      continue;
+    }
     if (first.empty()) {
       shared = made;
       first = file;
@@ -190,7 +199,7 @@ void check_set_fingerprint(const IndexedDataset& set, const fs::path& model_dir,
   const std::string origin = file.string();
   whole_number(made, "format", {1, 1}, origin);
   check_counts(made, origin, set);
-  if (is_there(tokenizer)) check_tokenizer(made, file, tokenizer);
+  if (tells_tokenizer(made) && is_there(tokenizer)) check_tokenizer(made, file, tokenizer);
   check_largest_id(made, origin, vocab_size);
 }
 

@@ -5,7 +5,8 @@
 //    "tokens": 123456, "prompt_tokens": 0, "largest_id": 128009}
 //
 // Training on a set from another tokenizer with as many ids would not fail, but its tokens would mean
-// nothing. Sets of other programs have no such file and are accepted unchecked.
+// nothing. Sets of other programs have no such file and are accepted unchecked. Of chats it says how they are
+// written, too (chat_format.h); a mix with sets of other programs has a file that says that alone.
 #pragma once
 
 #include <cstdint>
@@ -40,9 +41,9 @@ std::optional<Json> shared_fingerprint(const std::vector<std::filesystem::path>&
 void write_shared_fingerprint(const std::filesystem::path& prefix, Json fingerprint, int64_t documents,
                               int64_t tokens, int64_t prompt_tokens, int64_t largest_id);
 
-// If the set has a fingerprint, it must be that of as many documents, tokens and prompts' tokens. If
-// `model_dir` has a tokenizer.json as well, the set's ids must mean the same tokens in both; the model may
-// have more tokens, and the files may differ otherwise. `vocab_size`: above the set's largest id, where the
+// If the set has a fingerprint, it must be that of as many documents, tokens and prompts' tokens. If it tells
+// the tokenizer and `model_dir` has a tokenizer.json, the set's ids must mean the same tokens in both; the model
+// may have more tokens, and the files may differ otherwise. `vocab_size`: above the set's largest id, where the
 // file tells it; 0: not compared. Throws ConfigError that names both; DataError when a file is damaged or the
 // set was changed since.
 void check_set_fingerprint(const IndexedDataset& set, const std::filesystem::path& model_dir,

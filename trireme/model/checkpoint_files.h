@@ -59,6 +59,10 @@ at::ScalarType dtype_of(const SafetensorsEntry& stored);
 
 // What a tokenizer consists of in a Hugging Face directory; most models have some of these.
 const std::vector<std::string>& tokenizer_file_names();
+inline constexpr const char* kTokenizerConfigFile = "tokenizer_config.json";
+inline constexpr const char* kGenerationConfigFile = "generation_config.json";
+inline constexpr const char* kChatTemplateFile = "chat_template.jinja";
+inline constexpr const char* kProcessorTemplateFile = "chat_template.json";  // older, of processors
 // Where transformers has further chat templates, for calls of tools or retrieval: FOLDER/NAME.jinja.
 inline constexpr const char* kChatTemplatesFolder = "additional_chat_templates";
 bool is_further_chat_template(const std::string& name);

@@ -97,18 +97,11 @@ std::vector<std::string> copy_tokenizer(const fs::path& from, const fs::path& to
 }
 
 const std::vector<std::string>& tokenizer_file_names() {
-  static const std::vector<std::string> names{"tokenizer.json",
-                                              "tokenizer_config.json",
-                                              "special_tokens_map.json",
-                                              "added_tokens.json",
-                                              "vocab.json",
-                                              "vocab.txt",
-                                              "merges.txt",
-                                              "tokenizer.model",
-                                              "tekken.json",
-                                              "chat_template.jinja",
-                                              "chat_template.json",
-                                              "generation_config.json"};
+  static const std::vector<std::string> names{
+      "tokenizer.json",    kTokenizerConfigFile,   "special_tokens_map.json",
+      "added_tokens.json", "vocab.json",           "vocab.txt",
+      "merges.txt",        "tokenizer.model",      "tekken.json",
+      kChatTemplateFile,   kProcessorTemplateFile, kGenerationConfigFile};
   return names;
 }
 

@@ -2,7 +2,8 @@
 //
 //   step-N/rank-0000r.safetensors         fp32 masters under Hugging Face's names, optimizer moments
 //   step-N/model.safetensors.index.json   the file of each weight: a checkpoint is also a model directory
-//   step-N/config.json, tokenizer files   of the model, so that export and evaluation need no other path
+//   step-N/config.json, tokenizer files   of the model, so that export and evaluation need no other path; of one
+//                                         that is trained on chats, as chat_files.h has them
 //   step-N/trainer_state.json             step, stage, loader, seed, tokens seen, optimizer steps, options
 //   step-N/manifest.json                  size and checksum of every other file
 //
@@ -14,6 +15,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -29,7 +31,8 @@ struct CheckpointContents {
   Json trainer_state;  // gets "optimizer_steps" added
   // Of the model: its tokenizer files, as far as they exist, are copied, and an adapter names it.
   std::filesystem::path model_dir;
-  std::optional<int64_t> best_step = {};  // the step of the best checkpoint, which stays
+  std::optional<int64_t> best_step = {};               // the step of the best checkpoint, which stays
+  std::map<std::string, std::string> chat_files = {};  // chat_files.h: in place of the model's
 };
 
 // Returns the checkpoint's path, after it removed older ones beyond `save_total_limit` (0: keeps all).

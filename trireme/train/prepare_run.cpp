@@ -173,6 +173,9 @@ void RunInProgress::prepare() {
   for (const DataSources& sources : sources_)
     data_.push_back(open_training_data(sources, options_.validation_split_percentage, world_.rank(),
                                        agreement_, notes()));
+  agreement_.all_or_none("looking at how the chats are written", [&] {
+    if (reports()) find_chats();
+  });
   prepare_stages(config);
   engine_stage_ = resume_from_ ? stage_of_step(plan_.stages, resume_from_->step) : 0;
   EngineOptions engine = engine_options(engine_stage_);

@@ -41,6 +41,7 @@ CheckpointTexts checkpoint_texts(const CheckpointContents& contents, const Engin
       {kTrainerStateFile, state.dump(1) + "\n"},
       {"config.json", engine.config().raw.dump(2) + "\n"},
       {kWeightIndexFile, weight_index(engine.layout().trained(), ranks)}};
+  texts.insert(contents.chat_files.begin(), contents.chat_files.end());
   if (const ModelLayout& layout = engine.layout(); layout.adapted())
     texts[kAdapterConfigFile] =
         adapter_config(engine.lora(), layout.adapters, name_of_base_model(contents.model_dir),
@@ -76,13 +77,13 @@ void publish_checkpoint(const RunDirectory& run, const CheckpointTexts& contents
   manifest.ranks = contents.ranks;
   for (size_t rank = 0; rank < shards.size(); ++rank)
     if (shards[rank].bytes > 0) manifest.files[shard_name(static_cast<int>(rank))] = shards[rank];
-  for (const auto& [name, text] : contents.texts) {
-    write_durable(temporary / name, text);
-    manifest.files[name] = describe_file(temporary / name);
-  }
   const std::vector<std::string> of_tokenizer = copy_tokenizer(contents.tokenizer_from, temporary);
   lengthen_tokenizer(contents.tokenizer_from, temporary);
   for (const std::string& name : of_tokenizer) manifest.files[name] = describe_file(temporary / name);
+  for (const auto& [name, text] : contents.texts) {  // some in place of the model's
+    write_durable(temporary / name, text);
+    manifest.files[name] = describe_file(temporary / name);
+  }
   write_manifest(temporary, manifest);
   sync_folder(temporary);
   run.publish(contents.step);

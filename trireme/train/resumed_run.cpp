@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "trireme/base/clock.h"
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
 #include "trireme/model/computed_fields.h"
 #include "trireme/model/lora_files.h"
@@ -103,6 +104,20 @@ void RunInProgress::restore_length_change(const ResumedRun& resumed,
   if (resumed.length_change.is_null()) return;
   length_change_.restore(resumed.length_change,
                          (checkpoint / kTrainerStateFile).string() + ": length_change");
+}
+
+void RunInProgress::find_chats() {
+  std::vector<std::filesystem::path> sets;  // the last stage's first: of templates the model is left with its
+  for (int stage = plan_.count() - 1; stage >= 0; --stage)
+    if (const auto& set = data_of(stage).train.set->path(); !contains(sets, set)) sets.push_back(set);
+  chats_ = chat_format_of_sets(sets, notes());
+  const std::filesystem::path begun = resume_from_          ? resume_from_->path
+                                      : !continued_.empty() ? continued_
+                                                            : options_.engine.lora.adapter;
+  if (!begun.empty()) join(chats_, saved_chat_format(begun));
+  chat_files_ = chat_files(chats_, options_.model_dir,
+                           !begun.empty() && is_adapter_folder(begun) ? begun : std::filesystem::path());
+  for (const std::string& text : chat_files_.notes) note("checkpoints: " + text);
 }
 
 void RunInProgress::find_continued() {

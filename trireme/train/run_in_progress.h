@@ -20,6 +20,7 @@
 #include "trireme/engine/engine.h"
 #include "trireme/measure/peak_rate.h"
 #include "trireme/train/background_save.h"
+#include "trireme/train/chat_files.h"
 #include "trireme/train/checkpoint_interval.h"
 #include "trireme/train/length_change.h"
 #include "trireme/train/memory_watch.h"
@@ -72,6 +73,9 @@ class RunInProgress {
   // Sequence length of the stage that the checkpoint's run left unfinished; nullopt where a stage begins.
   std::optional<int64_t> length_to_go_on_with(const ResumedRun& resumed) const;
   void resume();
+  // How the chats of all stages are written, also those of the checkpoint or adapter that the run begins with,
+  // and what follows for its checkpoints. On rank 0.
+  void find_chats();
   // --continue_run: of the finished run, which is checked before anything is changed, what this one begins
   // with.
   void find_continued();
@@ -174,6 +178,8 @@ class RunInProgress {
   std::vector<DataSources> sources_;   // of each --train_file
   std::vector<TrainingData> data_;     // the same
   std::vector<size_t> data_of_stage_;  // which of these
+  ChatFormat chats_;                   // rank 0
+  ChatFiles chat_files_;               // rank 0
   LoaderOptions samples_;              // for any length: from the options and the model
   LengthChange length_change_;
   std::unique_ptr<Engine> engine_;

@@ -243,12 +243,13 @@ void RunInProgress::save(bool in_background) {
       {"options", to_json(options_of(stage_))}};
   add_sources_of_stages(state["data"]);
   if (!base_weights_.is_null()) state[kBaseWeightsField] = base_weights_;
+  if (!chats_.empty()) write_chat_format(chats_, state[kSavedChats]);
   if (const Json guards = guards_.state(); !guards.is_null()) state["guards"] = guards;
   if (best_) state["best"] = to_json(best_, options_.metric_for_best_model);
   // While a spike is suspected, the checkpoint from before it stays.
   const int64_t limit = guards_.calm() ? options_.save_total_limit : 0;
   const CheckpointContents contents{steps_done_, state, options_.model_dir,
-                                    best_ ? std::optional(best_->step) : std::nullopt};
+                                    best_ ? std::optional(best_->step) : std::nullopt, chat_files_.texts};
   name_if_not_saved(steps_done_, [&] {
     if (in_background)
       background_save_.begin(contents, *engine_, limit);
