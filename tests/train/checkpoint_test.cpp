@@ -22,6 +22,7 @@
 
 #include "tests/support/file_bytes.h"
 #include "tests/support/file_operations.h"
+#include "tests/support/refused_memory.h"
 #include "tests/train/tiny_run.h"
 
 namespace fs = std::filesystem;
@@ -30,6 +31,7 @@ namespace trireme {
 namespace {
 
 using testing::bytes_of;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::TemporaryFolder;
 using testing::tensors_of;
@@ -316,6 +318,34 @@ TEST_F(Checkpoint, one_rank_that_cannot_write_does_not_keep_the_others_waiting_w
       sharded);
   EXPECT_EQ(told.load(), 2);
   EXPECT_EQ(steps(), std::vector<int64_t>{1});
+}
+
+// The others wait in the exchange to which that rank cannot come, so that it can tell them nothing.
+TEST_F(Checkpoint, for_which_one_rank_lacks_memory_ends_it_by_what_it_lacks_and_the_others_by_its_loss) {
+  testing::RefusedMemory::prepare();
+  EngineOptions sharded = adamw();
+  sharded.zero = ZeroStage::parameters;
+  std::vector<std::string> ended(2);
+  const auto save_on_ranks = [&] {
+    with_engines(
+        2, model_,
+        [&](Engine& engine, Agreement& agreement) {
+          const int rank = engine.mesh().all->rank();
+          std::optional<testing::RefusedMemory> refused;
+          if (rank == 1) refused.emplace(engine.layout().units[0].elements * sizeof(float));
+          try {
+            save_checkpoint(run_, {1, {{"step", 1}}, model_}, engine, agreement, 0);
+          } catch (const Error& error) {
+            ended[static_cast<size_t>(rank)] = cat(error.kind(), ": ", error.what());
+            throw;
+          }
+        },
+        sharded);
+  };
+  EXPECT_ANY_THROW(save_on_ranks());
+  EXPECT_THAT(ended, ElementsAre(HasSubstr("CommError: all_gather of group 'all' failed on rank 0"),
+                                 HasSubstr("ConfigError: out of host memory")));
+  EXPECT_EQ(steps(), std::vector<int64_t>{});
 }
 
 TEST_F(Checkpoint, is_also_a_model_folder_with_the_masters_as_weights) {

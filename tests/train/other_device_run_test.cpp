@@ -1,11 +1,19 @@
 // What a user does on a GPU: training, resuming, evaluation, verifying and measuring, on the device under
 // test. Without a GPU that is the guarded device, which ends or refuses whatever looks for a tensor on the
 // wrong device.
+#include <memory>
+#include <string_view>
+
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
+#include "trireme/base/error.h"
 #include "trireme/comm/thread_world.h"
+#include "trireme/engine/assemble.h"
 #include "trireme/eval/verify_reference.h"
 #include "trireme/measure/fitted_link.h"
+#include "trireme/train/background_save.h"
+#include "trireme/train/checkpoint.h"
 
 #include "bench/comm/exchange_rate.h"
 #include "tests/engine/attention_under_test.h"
@@ -53,6 +61,69 @@ class CommandsOnAnotherDevice : public ::testing::Test {
   void SetUp() override { skip_without_device(); }
 };
 
+// The copies between host and device for which this thread waits, while it lives; one at a time on a thread.
+class CopiesSeen {
+ public:
+  explicit CopiesSeen(RankActivity& activity) : activity_(activity) {
+    now_ = this;
+    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback([](const at::RecordFunction& function) {
+                                           if (std::string_view(function.name()) == "aten::copy_")
+                                             now_->see(function.inputs());
+                                           return std::unique_ptr<at::ObserverContext>();
+                                         })
+                                             .needsInputs(true)
+                                             .scopes({at::RecordScope::FUNCTION}));
+  }
+  ~CopiesSeen() { at::removeCallback(handle_); }
+  CopiesSeen& operator=(CopiesSeen&&) = delete;
+
+  int64_t told() const { return told_; }
+  // While the rank's activity was not to wait.
+  int64_t untold_from_device() const { return untold_from_device_; }
+  int64_t untold_to_device() const { return untold_to_device_; }
+
+ private:
+  void see(c10::ArrayRef<const c10::IValue> inputs) {
+    const at::Tensor &to = inputs[0].toTensor(), &from = inputs[1].toTensor();
+    if (to.is_cpu() == from.is_cpu() || inputs[2].toBool()) return;
+    ++(activity_.state().waiting ? told_ : to.is_cpu() ? untold_from_device_ : untold_to_device_);
+  }
+
+  inline static thread_local CopiesSeen* now_ = nullptr;
+  RankActivity& activity_;
+  at::CallbackHandle handle_{};
+  int64_t told_ = 0, untold_from_device_ = 0, untold_to_device_ = 0;
+};
+
+// Such a copy waits for the exchanges that the device has yet to finish: for other ranks. A rank that did not
+// say so would count as hung once one of them is lost.
+TEST_P(OnAnotherDevice, saves_and_restores_tell_that_they_wait_where_the_device_may_wait_for_other_ranks) {
+  const TinyRun run;
+  EngineOptions options;
+  set(options, GetParam(), run.folder());
+  const RunDirectory saved(run.folder() / "run");
+  saved.prepare();
+  const int ranks = GetParam().ranks;
+  run_ranks_as_threads(ranks, [&](World& world) {
+    const auto engine = assemble(world, run.model(), options);
+    Agreement agreement = engine->agreement();
+    BackgroundSave beside(saved, agreement, world.rank(), ranks);
+    const auto contents = [&](int64_t step) {
+      return CheckpointContents{step, {{"step", step}}, run.model()};
+    };
+    const CopiesSeen copies(world.activity());
+    save_checkpoint(saved, contents(1), *engine, agreement, 0);
+    beside.begin(contents(2), *engine, 0);
+    beside.finish();
+    EXPECT_EQ(copies.untold_from_device(), 0);
+    EXPECT_EQ(copies.untold_to_device(), 0);
+    // What is read goes to a device that has nothing to finish, unless ranks exchange it.
+    read_checkpoint(saved.checkpoint(1), *engine);
+    EXPECT_EQ(copies.untold_from_device(), 0);
+    EXPECT_GT(copies.told(), 0);
+  });
+}
+
 TEST_P(OnAnotherDevice, training_has_the_cpus_losses_and_resumes_bitwise) {
   const TinyRun run(600);
   const auto options_of = [&](const char* name) {
@@ -87,6 +158,7 @@ TEST_P(OnAnotherDevice, training_has_the_cpus_losses_and_resumes_bitwise) {
 INSTANTIATE_TEST_SUITE_P(
     Ways, OnAnotherDevice,
     ::testing::Values(Way{}, Way{.ranks = 2, .ulysses = 2, .precision = Precision::bf16},
+                      Way{.ranks = 2, .ulysses = 2, .optimizer_and_activations = Offload::cpu},
                       Way{.ranks = 2,
                           .ulysses = 2,
                           .zero = ZeroStage::parameters,

@@ -17,9 +17,15 @@ namespace {
 
 constexpr int64_t kCodes = 256;  // exit codes fit below this
 
+// The copy to a device waits for what that has yet to finish: also for exchanges, and so for other ranks.
+at::Tensor to_device(const at::Tensor& values, at::Device device, Group& group) {
+  const ActivityWait wait(group.activity());
+  return values.to(device);
+}
+
 template <typename T>
-at::Tensor tensor_of(const std::vector<T>& values, at::Device device) {
-  return at::tensor(values, at::CppTypeToScalarType<T>::value).to(device);
+at::Tensor tensor_of(const std::vector<T>& values, at::Device device, Group& group) {
+  return to_device(at::tensor(values, at::CppTypeToScalarType<T>::value), device, group);
 }
 
 // What the ranks exchanged, on the host, which waits for them here where they exchange on devices.
@@ -82,7 +88,7 @@ void Agreement::while_rank_0_works(const std::string& what, const std::function<
 
 template <typename T>
 std::vector<std::vector<T>> Agreement::gather(const std::vector<T>& values) {
-  const at::Tensor row = tensor_of(values, device_).unsqueeze(0);
+  const at::Tensor row = tensor_of(values, device_, group_).unsqueeze(0);
   const std::vector<int64_t> rows(static_cast<size_t>(group_.size()), 1);
   const at::Tensor of_ranks = all_gather(group_, row, rows);
   std::vector<std::vector<T>> result;
@@ -92,14 +98,14 @@ std::vector<std::vector<T>> Agreement::gather(const std::vector<T>& values) {
 
 template <typename T>
 std::vector<T> Agreement::largest(const std::vector<T>& values) {
-  at::Tensor reduced = tensor_of(values, device_);
+  at::Tensor reduced = tensor_of(values, device_, group_);
   all_reduce_max(group_, reduced);
   return values_of<T>(reduced, group_);
 }
 
 template <typename T>
 std::vector<T> Agreement::sum(const std::vector<T>& values) {
-  at::Tensor reduced = tensor_of(values, device_);
+  at::Tensor reduced = tensor_of(values, device_, group_);
   all_reduce_sum(group_, reduced);
   return values_of<T>(reduced, group_);
 }
@@ -112,7 +118,7 @@ template std::vector<int64_t> Agreement::sum(const std::vector<int64_t>& values)
 template std::vector<double> Agreement::sum(const std::vector<double>& values);
 
 int64_t Agreement::of_rank_0(int64_t value) {
-  at::Tensor everywhere = tensor_of(std::vector{value}, device_);
+  at::Tensor everywhere = tensor_of(std::vector{value}, device_, group_);
   broadcast(group_, everywhere, 0);
   return values_of<int64_t>(everywhere, group_).front();
 }
@@ -124,7 +130,7 @@ std::string Agreement::first_text(const std::string& of_rank) {
   const auto rank = static_cast<int>(has - bytes.begin());
   at::Tensor text = at::empty({*has}, at::kByte);
   if (rank == group_.rank()) std::copy(of_rank.begin(), of_rank.end(), text.mutable_data_ptr<uint8_t>());
-  text = text.to(device_);
+  text = to_device(text, device_, group_);
   broadcast(group_, text, rank);
   const std::vector<uint8_t> bytes_of_text = values_of<uint8_t>(text, group_);
   return {bytes_of_text.begin(), bytes_of_text.end()};

@@ -25,7 +25,7 @@ class Agreement {
 
   // Every rank runs its `work`; then either it returns on all ranks, or all throw: those that failed their
   // own error, the others one of the same kind that names the rank which failed and `what` it was doing.
-  // Collective.
+  // Collective, and `work` is not: a rank that failed in an exchange would find nobody to agree with.
   void all_or_none(const std::string& what, const std::function<void()>& work);
 
   // Rank 0 runs its `work` on a thread of its own, for as long as it takes: the others do not give up at the

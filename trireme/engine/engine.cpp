@@ -248,6 +248,9 @@ void Engine::restore_unit_share(int unit, const std::string& name, const at::Ten
   wait_for_updates();
   const bool joined = options_.zero == ZeroStage::none && mesh_.all->size() > 1;
   const at::Tensor values = gather_shares(*mesh_.all, share, joined, options_.device);
+  // An offloaded state is copied from the device, which waits there for the other ranks' shares.
+  std::optional<ActivityWait> wait;
+  if (joined) wait.emplace(mesh_.all->activity());
   if (name != "master") {
     optimizer_->set_state(unit, name, values);
     return;

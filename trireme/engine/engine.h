@@ -146,6 +146,8 @@ class Engine {
   // optimizer names its own ("exp_avg", "exp_avg_sq"). unit_state is collective where they are sharded.
   std::vector<std::string> state_names() const;
   at::Tensor unit_state(int unit, const std::string& name);
+  // On the CPU. Waits for the device, and so for the collectives that it has yet to finish.
+  at::Tensor read_back(const at::Tensor& values) const;
   // By all ranks together: each gives the part that unit_share names, fp32 [share.elements] on the CPU, zero
   // beyond the unit's elements. So a rank reads as little of a checkpoint as there are ranks. Collective with
   // ZeRO 0.
@@ -195,8 +197,6 @@ class Engine {
   void note_batch(const TokenBatch& batch);
   // Collective: all ranks have the same result, and look together for the tensor at fault.
   StepResult skip_or_refuse(StepResult result, OnNonfinite on_nonfinite);
-  // Waits for the device, and so for the collectives that it has yet to finish.
-  at::Tensor read_back(const at::Tensor& values) const;
   // Of all ranks.
   int64_t count_targets(const StepBatches& batches);
 

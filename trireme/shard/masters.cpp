@@ -54,8 +54,12 @@ MasterShare open_share(const at::Tensor& values, const at::Tensor& stored,
 
 at::Tensor gather_shares(Group& group, const at::Tensor& share, bool sharded, at::Device device) {
   if (!sharded) return share;
-  // Backends take tensors of the run's device.
-  return all_gather(group, share.to(device).contiguous(), equal_shares(share.size(0), group.size()));
+  // Backends take tensors of the run's device. A copy there waits for the gather before.
+  const at::Tensor here = [&] {
+    const ActivityWait wait(group.activity());
+    return share.to(device).contiguous();
+  }();
+  return all_gather(group, here, equal_shares(share.size(0), group.size()));
 }
 
 }  // namespace trireme

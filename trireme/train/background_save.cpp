@@ -39,6 +39,7 @@ void BackgroundSave::begin(const CheckpointContents& contents, Engine& engine, i
   });
   size_t next = 0;
   for_each_state(engine, [&](const UnitSpec&, const std::string&, const at::Tensor& flat) {
+    const ActivityWait wait(engine.mesh().all->activity());
     snapshot_[next++].values.copy_(flat);
   });
   began_seconds_ = now_seconds();

@@ -22,31 +22,34 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
+struct WrittenShard {
+  ManifestFile file;
+  std::exception_ptr failure;  // why this rank could not write it; null: it did
+};
+
 // Writes this rank's units, while all ranks put each unit together. Collective: a rank that cannot write
-// still takes part to the end, and then throws.
-ManifestFile write_shard(const fs::path& file, Engine& engine) {
+// still takes part to the end. Throws what for_each_state throws.
+WrittenShard write_shard(const fs::path& file, Engine& engine) {
   const Group& group = *engine.mesh().all;
   const std::vector<UnitSpec>& units = engine.layout().trained();
   std::unique_ptr<CheckpointShard> shard;
-  std::exception_ptr failure;
+  WrittenShard written;
   const auto attempt = [&](const auto& work) {
-    if (failure) return;
+    if (written.failure) return;
     try {
       work();
     } catch (const std::exception&) {
-      failure = std::current_exception();
+      written.failure = std::current_exception();
     }
   };
   attempt([&] {
     shard = std::make_unique<CheckpointShard>(file, units, engine.state_names(), group.rank(), group.size());
   });
   for_each_state(engine, [&](const UnitSpec& unit, const std::string& state, const at::Tensor& flat) {
-    attempt([&] { shard->write(unit, state, flat.to(at::kCPU).contiguous()); });
+    attempt([&] { shard->write(unit, state, engine.read_back(flat).contiguous()); });
   });
-  ManifestFile described;
-  attempt([&] { described = shard->finish(); });
-  if (failure) std::rethrow_exception(failure);
-  return described;
+  attempt([&] { written.file = shard->finish(); });
+  return written;
 }
 
 // The tensors of all files of a checkpoint.
@@ -122,25 +125,13 @@ void for_each_state(Engine& engine,
                     const std::function<void(const UnitSpec&, const std::string&, const at::Tensor&)>& take) {
   const Group& group = *engine.mesh().all;
   const std::vector<UnitSpec>& units = engine.layout().trained();
-  // The other ranks wait in an exchange that this rank could not finish: it cannot tell them.
-  const auto put_together = [&](int unit, const std::string& state) {
-    try {
-      return engine.unit_state(unit, state);
-    } catch (const CommError&) {
-      throw;
-    } catch (const std::exception& error) {
-      if (group.size() == 1) throw;
-      throw CommError(
-          cat("putting unit ", units[static_cast<size_t>(unit)].name, " together: ", error.what()));
-    }
-  };
   const auto all = static_cast<int>(units.size());
   // As many units at once as there are ranks, so that all of them copy and write together.
   for (int first = 0; first < all; first += group.size())
     for (const std::string& state : engine.state_names()) {
       std::vector<std::pair<int, at::Tensor>> to_write;
       for (int unit = first; unit < std::min(all, first + group.size()); ++unit) {
-        at::Tensor flat = put_together(unit, state);
+        at::Tensor flat = engine.unit_state(unit, state);
         if (writer_of_unit(unit, group.size()) == group.rank()) to_write.emplace_back(unit, std::move(flat));
       }
       for (const auto& [unit, flat] : to_write) take(units[static_cast<size_t>(unit)], state, flat);
@@ -157,9 +148,13 @@ fs::path save_checkpoint(const RunDirectory& run, const CheckpointContents& cont
   part([&] {
     if (rank == 0) begin_checkpoint(run, contents.step);
   });
-  ManifestFile shard;
-  part([&] { shard = write_shard(run.temporary(contents.step) / shard_name(rank), engine); });
-  const std::vector<ManifestFile> shards = gather_described(shard, agreement);
+  // Not in an agreement: while units are put together the other ranks wait in an exchange, so that a rank that
+  // fails there can tell them nothing, and ends by its own error.
+  const WrittenShard shard = write_shard(run.temporary(contents.step) / shard_name(rank), engine);
+  part([&] {
+    if (shard.failure) std::rethrow_exception(shard.failure);
+  });
+  const std::vector<ManifestFile> shards = gather_described(shard.file, agreement);
   part([&] {
     if (rank == 0)
       publish_checkpoint(run, checkpoint_texts(contents, engine, ranks, save_total_limit), shards);

@@ -42,7 +42,8 @@ std::filesystem::path save_checkpoint(const RunDirectory& run, const CheckpointC
 
 // Puts the states of all units together, and hands over those of the units that this rank writes, in their
 // order, flat on the engine's device, while other ranks take theirs. Beside the unit that is put together a
-// rank holds one that it takes. Collective: `take` must not throw where there are other ranks.
+// rank holds one that it takes. Collective: `take` must not throw where there are other ranks. What one rank
+// throws (it lacks memory for a unit, say) the others do not learn: it must end by it.
 void for_each_state(
     Engine& engine,
     const std::function<void(const UnitSpec& unit, const std::string& state, const at::Tensor& flat)>& take);
