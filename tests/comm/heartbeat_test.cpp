@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "trireme/launch/launch.h"
+
 namespace trireme::heartbeat_test {
 namespace {
 
@@ -85,6 +87,13 @@ TEST(Heartbeat, calls_with_the_lost_rank_s_name_while_the_rank_itself_waits_for_
   std::promise<std::string> told;
   const Heartbeat heart(store, 0, 2, pace, [&](const CommError& error) { told.set_value(error.what()); });
   EXPECT_THAT(told.get_future().get(), HasSubstr("says rank 0: rank 1 has given no sign of life"));
+}
+
+// Else most survivors would end by SIGKILL, without a word on whom they lost.
+TEST(Heartbeat, speaks_of_a_loss_before_the_launcher_kills_the_rank) {
+  const HeartbeatPace pace;
+  EXPECT_LT(pace.period + pace.grace,
+            std::chrono::duration<double>(kAskedAfterSeconds + LaunchOptions().grace_seconds));
 }
 
 TEST(Heartbeat, tells_the_others_of_an_error_that_unwinds_this_rank_and_of_nothing_else) {

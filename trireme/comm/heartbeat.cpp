@@ -79,7 +79,7 @@ Heartbeat::~Heartbeat() {
   thread_.join();
   try {
     // The others may take long to end: they give back what they pinned for offload first.
-    signs_.leave(std::uncaught_exceptions() > 0, pace_.grace, pace_.silence);
+    signs_.leave(std::uncaught_exceptions() > 0, pace_.patience, pace_.silence);
   } catch (const std::exception&) {
     // The store is gone, so no rank can read this any more, or a rank never left.
   }

@@ -17,6 +17,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "trireme/base/error.h"
+#include "trireme/base/time_to_speak.h"
 
 namespace trireme {
 
@@ -50,10 +51,10 @@ class LifeSigns {
 };
 
 struct HeartbeatPace {
-  std::chrono::milliseconds period{3000};
+  std::chrono::milliseconds period = kHearsOfLoss;
   std::chrono::milliseconds silence{60000};
-  // From the detection to `on_lost`: a rank that is already ending by the same error reports it itself.
-  std::chrono::milliseconds grace{5000};
+  std::chrono::milliseconds grace = kSpeaksOfLoss;  // from the detection to `on_lost`
+  std::chrono::milliseconds patience{5000};         // with each call of the store when this rank leaves
 };
 
 class Heartbeat {

@@ -6,14 +6,12 @@
 #include <utility>
 
 #include "trireme/base/clock.h"
+#include "trireme/base/time_to_speak.h"
 #include "trireme/launch/restart_rule.h"
 
 namespace trireme {
 namespace {
 
-// After a first failure, the others have this time to end by themselves: a rank that lost its peer then says
-// so, often before the peer that caused the failure ends.
-constexpr double kTimeToSpeakSeconds = 1;
 // Ranks that saved together end at about the same time, but freeing much memory takes a while.
 constexpr double kLeastTimeToFollowSeconds = 30;
 constexpr int kPollMilliseconds = 50;
@@ -128,7 +126,7 @@ class Attempt {
 
   void end_the_rest() {
     const double now = now_seconds();
-    const double grace = kTimeToSpeakSeconds + options_.grace_seconds;
+    const double grace = kAskedAfterSeconds + options_.grace_seconds;
     if (result_.stop_signal != 0) {
       // The ranks were asked already: a second request would end ranks that are saving.
       const double follow = std::max(grace, kLeastTimeToFollowSeconds);
@@ -136,7 +134,7 @@ class Attempt {
           (failure_seconds_ && now >= *failure_seconds_ + grace) ||
           (first_stopped_seconds_ && now >= *first_stopped_seconds_ + follow))
         kill_all();
-    } else if (failure_seconds_ && now >= *failure_seconds_ + kTimeToSpeakSeconds) {
+    } else if (failure_seconds_ && now >= *failure_seconds_ + kAskedAfterSeconds) {
       ask_all();
       if (now >= *failure_seconds_ + grace) kill_all();
     } else if (!only_stopped_ones_run()) {

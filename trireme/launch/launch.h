@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "trireme/base/option_list.h"
+#include "trireme/base/time_to_speak.h"
 
 namespace trireme {
 
@@ -37,17 +38,17 @@ struct HostOptions {
 };
 
 struct LaunchOptions {
-  int nproc = 1;                     // ranks on this machine
-  int nnodes = 1;                    // machines, each with one launcher
-  std::vector<int> nproc_of_nodes;   // where machines differ; empty: nproc on each
-  int node_rank = 0;                 // number of this machine, from 0
-  std::string master_address;        // of machine 0; empty: 127.0.0.1 (one machine only)
-  int master_port = 0;               // 0: a free one, chosen by the system (one machine only)
-  int max_restarts = 0;              // of the whole run; machine 0's counts
-  double grace_seconds = 5;          // from SIGTERM to SIGKILL, after a failure
-  double stop_seconds = 1800;        // from a request to stop to SIGKILL
-  double join_seconds = 600;         // for the launchers of all machines to meet
-  std::string log_dir;               // keeps each rank's output; empty: nowhere
+  int nproc = 1;                               // ranks on this machine
+  int nnodes = 1;                              // machines, each with one launcher
+  std::vector<int> nproc_of_nodes;             // where machines differ; empty: nproc on each
+  int node_rank = 0;                           // number of this machine, from 0
+  std::string master_address;                  // of machine 0; empty: 127.0.0.1 (one machine only)
+  int master_port = 0;                         // 0: a free one, chosen by the system (one machine only)
+  int max_restarts = 0;                        // of the whole run; machine 0's counts
+  double grace_seconds = kKilledAfterSeconds;  // from SIGTERM to SIGKILL, after a failure
+  double stop_seconds = 1800;                  // from a request to stop to SIGKILL
+  double join_seconds = 600;                   // for the launchers of all machines to meet
+  std::string log_dir;                         // keeps each rank's output; empty: nowhere
   std::string secret_file;           // of the run; empty: the environment's, or a new one (one machine only)
   std::string program;               // to run; empty: this program
   std::vector<std::string> command;  // its arguments
