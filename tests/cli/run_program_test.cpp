@@ -56,9 +56,20 @@ TEST(RunProgramDeathTest, tells_what_left_the_program_by_what_it_says_of_the_mac
               HasSubstr("trireme: ConfigError: out of device memory"));
   EXPECT_EXIT(thrown(InternalError("a bug")), ::testing::ExitedWithCode(InternalError::kExitCode),
               HasSubstr("trireme: InternalError: a bug"));
-  EXPECT_EXIT(std::exit(thrown(
-                  c10::Error(here, "CUDA error: CUBLAS_STATUS_INTERNAL_ERROR when calling `cublasCreate`"))),
-              ::testing::ExitedWithCode(InternalError::kExitCode), HasSubstr("trireme: unexpected error"));
+}
+
+// Threads of c10d may be at work on what the end of main would destroy.
+TEST(RunProgramDeathTest, ends_at_once_by_an_error_that_is_none_of_ours) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const c10::SourceLocation here{__func__, __FILE__, __LINE__};
+  const auto end_of_main = [&] {
+    std::atexit([] { std::_Exit(1); });
+    std::exit(run_program([&]() -> int {
+      throw c10::Error(here, "CUDA error: CUBLAS_STATUS_INTERNAL_ERROR when calling `cublasCreate`");
+    }));
+  };
+  EXPECT_EXIT(end_of_main(), ::testing::ExitedWithCode(InternalError::kExitCode),
+              HasSubstr("trireme: unexpected error"));
 }
 
 }  // namespace

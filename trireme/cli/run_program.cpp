@@ -52,11 +52,15 @@ void set_library_defaults() {
 
 // Without the end of main: threads of c10d may still wait for lost peers (comm/owned_backend.cpp), and must
 // not outlive what that destroys.
-[[noreturn]] void tell_and_end(const Error& error) {
-  std::cerr << "trireme: " << error.kind() << ": " << error.what() << std::endl;
+[[noreturn]] void end_at_once(int code) {
   std::cout.flush();
   std::fflush(nullptr);
-  std::_Exit(error.exit_code());
+  std::_Exit(code);
+}
+
+[[noreturn]] void tell_and_end(const Error& error) {
+  std::cerr << "trireme: " << error.kind() << ": " << error.what() << std::endl;
+  end_at_once(error.exit_code());
 }
 
 // Returns for an error that is none of ours.
@@ -95,7 +99,7 @@ int run_program(const std::function<int()>& program) {
     return program();
   } catch (const std::exception& error) {
     tell_and_end(error);
-    return InternalError::kExitCode;
+    end_at_once(InternalError::kExitCode);
   }
 }
 

@@ -6,7 +6,7 @@
 
 namespace trireme {
 
-// The exit code. An Error ends the process here, and one that leaves another thread too.
+// The exit code. An exception ends the process here, also one that leaves another thread.
 int run_program(const std::function<int()>& program);
 
 }  // namespace trireme
