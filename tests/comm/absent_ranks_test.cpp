@@ -165,8 +165,12 @@ TEST(AbsentRanks, are_connected_by_an_exchange_over_nccl_alone) {
     EXPECT_EQ(sent_bytes(*mesh.all), 0);
     const Mesh more = make_mesh(world, {.ulysses = 4, .ring = 3}, {.columns = true, .blocks_of_sums = true});
     connect_exchanges(more, at::kCPU);
+    EXPECT_EQ(sent_bytes(*more.ring), library == BackendLibrary::nccl ? 1 : 0);
     EXPECT_EQ(sent_bytes(*more.sp), library == BackendLibrary::nccl ? 11 : 0);
     EXPECT_EQ(sent_bytes(*more.all), library == BackendLibrary::nccl ? 11 : 0);
+    const Mesh gathering = make_mesh(world, {.ulysses = 4, .ring = 3}, {.gathered_keys = true});
+    connect_exchanges(gathering, at::kCPU);
+    EXPECT_EQ(sent_bytes(*gathering.ring), library == BackendLibrary::nccl ? 2 : 0);
     connect_exchanges(make_mesh(world, {}), at::kCPU);  // groups of one
   }
 }

@@ -58,6 +58,20 @@ TEST(SequenceRanks, exchange_directly_with_other_heads_and_round_the_ring_on_the
   EXPECT_EQ(peers(8, 4, 8), 7) << "ring neighbours are on other machines";
 }
 
+TEST(SequenceRanks, exchange_gradients_of_gathered_keys_with_all_of_the_ring_on_their_machine) {
+  const auto peers = [](int ulysses, int ring, int machine_ranks) {
+    ForecastInputs inputs = inputs_of(ulysses, ulysses * ring);
+    inputs.ring = ring;
+    inputs.gathers_keys = true;
+    inputs.machine_ranks = machine_ranks;
+    return machine_peers(inputs);
+  };
+  EXPECT_EQ(peers(1, 8, 8), 7);
+  EXPECT_EQ(peers(2, 4, 8), 1 + 3);
+  EXPECT_EQ(peers(2, 8, 8), 1 + 3) << "the others are on other machines";
+  EXPECT_EQ(peers(8, 4, 8), 7) << "all of the ring are on other machines";
+}
+
 TEST(SequenceRanks, exchange_columns_of_delta_nets_and_blocks_of_sums_with_all_on_their_machine) {
   const auto peers = [](int ulysses, int ring, bool delta_net, int64_t reduce_bytes) {
     ForecastInputs inputs = inputs_of(ulysses, 2 * ulysses * ring);

@@ -68,7 +68,10 @@ void connect_exchanges(const Mesh& mesh, at::Device device) {
   connect_all_pairs(*mesh.ulysses);
   if (mesh.exchanges.columns) connect_all_pairs(*mesh.sp);
   if (mesh.exchanges.blocks_of_sums) connect_all_pairs(*mesh.all);
-  if (is_connected_late(*mesh.ring)) begin_pass_on(*mesh.ring, byte_rows(1), 1, 1).wait();
+  if (mesh.exchanges.gathered_keys)
+    connect_all_pairs(*mesh.ring);
+  else if (is_connected_late(*mesh.ring))
+    begin_pass_on(*mesh.ring, byte_rows(1), 1, 1).wait();
 }
 
 }  // namespace trireme

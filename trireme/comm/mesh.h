@@ -13,6 +13,7 @@ namespace trireme {
 // Beside those of Ulysses and of the ring.
 struct MeshExchanges {
   bool columns = false;         // of DeltaNets, between all pairs that hold a sample
+  bool gathered_keys = false;   // whose gradients go between all pairs of a ring (attention/gathered_keys.h)
   bool blocks_of_sums = false;  // of gradients in 16 bits, between all pairs (comm/collectives.h)
 };
 

@@ -252,6 +252,7 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   lora_ = add_adapters(layout_, config, options.lora);
   mesh_ = make_mesh(world, {.ulysses = options.ulysses, .ring = options.ring},
                     {.columns = config.delta_net.has_value(),
+                     .gathered_keys = options.ring_method == RingMethod::gather,
                      .blocks_of_sums = at::elementSize(options.reduce_dtype) < kFloat_bytes});
 
   const at::ScalarType storage = storage_dtype(options.precision);

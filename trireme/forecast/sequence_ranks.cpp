@@ -42,7 +42,8 @@ ForecastInputs with_sequence_ranks(ForecastInputs inputs, int ulysses, int ring,
 int machine_peers(const ForecastInputs& inputs) {
   const auto pairs = [&](int ranks) { return std::min(ranks, inputs.machine_ranks) - 1; };
   const int rings = std::min(inputs.ring, inputs.machine_ranks / inputs.ulysses);
-  int peers = pairs(inputs.ulysses) + (rings > 1 ? 1 : 0);
+  const int of_ring = rings > 1 ? (inputs.gathers_keys ? rings - 1 : 1) : 0;
+  int peers = pairs(inputs.ulysses) + of_ring;
   // A DeltaNet's columns, on the communicator of an axis that covers the sample or on one of their own.
   if (inputs.model.delta_net) {
     const int columns = pairs(inputs.ulysses * inputs.ring);

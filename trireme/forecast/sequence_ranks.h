@@ -17,7 +17,8 @@ ForecastInputs with_sequence_ranks(ForecastInputs inputs, int ulysses, int ring,
 
 // Ranks of its machine with which a rank exchanges directly (comm/mesh.h: connect_exchanges): the other
 // Ulysses ranks; in a ring the two neighbours, which count as one: it receives from one and sends to the
-// other; and what MeshExchanges names.
+// other; and what MeshExchanges names. Where keys are gathered, all of a ring: uneven shares of their gradients
+// go to each directly.
 int machine_peers(const ForecastInputs& inputs);
 // NCCL's buffers for them, in a plan.
 int64_t peer_buffers_of_rank_bytes(const ForecastInputs& inputs);
