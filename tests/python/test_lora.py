@@ -117,6 +117,7 @@ def test_what_is_exported_has_the_loss_of_the_run_in_peft_transformers_and_the_e
     assert of_merged == pytest.approx(evaluated, rel=1e-6)
 
 
+@pytest.mark.parametrize("tuning", ["tiny"], indirect=True)
 def test_what_an_export_would_not_read_is_refused(tuning, tmp_path):
     train(tuning, tmp_path / "run", "--lora_r", 2)
     words = ["export", "--checkpoint", tmp_path / "run", "--out", tmp_path / "out"]

@@ -2,6 +2,7 @@
 or inside again, has the run's loss there.
 """
 
+import functools
 import json
 import pathlib
 import shutil
@@ -80,12 +81,26 @@ def evaluated(folder, *words):
     return json.loads(said)["loss"]
 
 
+@pytest.fixture(scope="module")
+def trained(whole):
+    """trained(words of train): the folder of such a run, which is made once, and its loss."""
+
+    @functools.cache
+    def of_words(*words):
+        folder = whole / "-".join(["run", *words])
+        train(whole, folder, *words)
+        return folder, evaluated(whole, "--checkpoint", folder)
+
+    return of_words
+
+
 def language_parameters(model):
     return [parameter for name, parameter in model.named_parameters() if "language_model" in name or "lm_head" in name]
 
 
-@pytest.mark.parametrize(("ranks", "zero"), [(1, 0), (2, 3)])
-def test_steps_are_those_of_the_whole_model_and_go_back_into_it(whole, tmp_path, ranks, zero):
+@pytest.fixture(scope="module")
+def by_transformers(whole):
+    """The model after its steps, their rate and losses."""
     model = load(whole / "model")
     trained = language_parameters(model)
     # At the rate of the others Transformers in fp32 is 1.2e-5 from itself in fp64 after six steps.
@@ -93,7 +108,12 @@ def test_steps_are_those_of_the_whole_model_and_go_back_into_it(whole, tmp_path,
     groups = [{"params": [parameter for parameter in trained if (parameter.dim() > 1) == decays], "weight_decay": decay}
               for decays, decay in ((True, 0.1), (False, 0.0))]  # as the Trainer has it
     optimizer = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.999), eps=1e-8)
-    losses = losses_of_steps(model, optimizer)
+    return model, rate, losses_of_steps(model, optimizer)
+
+
+@pytest.mark.parametrize(("ranks", "zero"), [(1, 0), (2, 3)])
+def test_steps_are_those_of_the_whole_model_and_go_back_into_it(whole, by_transformers, tmp_path, ranks, zero):
+    model, rate, losses = by_transformers
     said = train(whole, tmp_path / "run", "--zero", zero, ranks=ranks, rate=rate)
     assert f"the language model of a {model.config.model_type}" in said
     assert losses_of(tmp_path / "run") == pytest.approx(losses, rel=1e-5)
@@ -117,11 +137,10 @@ def test_steps_are_those_of_the_whole_model_and_go_back_into_it(whole, tmp_path,
         assert (tmp_path / "whole" / along).exists(), along
 
 
-def test_stretched_positions_go_into_the_whole_model(whole, tmp_path):
+def test_stretched_positions_go_into_the_whole_model(whole, trained, tmp_path):
     kind = json.loads((whole / "model/config.json").read_text())["model_type"]
-    train(whole, tmp_path / "run", "--rope_scaling", "proportional:8" if kind == "gemma4" else "linear:8")
-    after = evaluated(whole, "--checkpoint", tmp_path / "run")
-    run(whole, "export", "--checkpoint", tmp_path / "run", "--out", tmp_path / "whole", "--into", "model")
+    checkpoint, after = trained("--rope_scaling", "proportional:8" if kind == "gemma4" else "linear:8")
+    run(whole, "export", "--checkpoint", checkpoint, "--out", tmp_path / "whole", "--into", "model")
     with torch.no_grad():
         assert loss_of(load(tmp_path / "whole")).item() == pytest.approx(after, rel=1e-5)
     assert evaluated(whole, "--model_name_or_path", tmp_path / "whole") == pytest.approx(after, rel=1e-6)
@@ -135,18 +154,21 @@ def in_the_older_form(text):
     return text | {"rope_theta": rope.pop("rope_theta"), "rope_scaling": rope}
 
 
-@pytest.mark.parametrize("scaling", [[], ["--rope_scaling", "linear:8"]])
+@pytest.mark.parametrize("scaling", [pytest.param([], marks=pytest.mark.slow), ["--rope_scaling", "linear:8"]])
 @pytest.mark.parametrize("begins_from_older", [False, True])
-def test_positions_go_into_a_copy_whose_config_has_another_form(whole, tmp_path, scaling, begins_from_older):
+def test_positions_go_into_a_copy_whose_config_has_another_form(whole, trained, tmp_path, scaling, begins_from_older):
     config = json.loads((whole / "model/config.json").read_text())
     if config["model_type"] == "gemma4":
         pytest.skip("there is one form of it")
     shutil.copytree(whole / "model", tmp_path / "older")
     (tmp_path / "older/config.json").write_text(json.dumps(config | {"text_config": in_the_older_form(config["text_config"])}))
-    begun, into = (tmp_path / "older", whole / "model") if begins_from_older else (whole / "model", tmp_path / "older")
-    train(whole, tmp_path / "run", *scaling, model=begun)
-    after = evaluated(whole, "--checkpoint", tmp_path / "run")
-    run(whole, "export", "--checkpoint", tmp_path / "run", "--out", tmp_path / "whole", "--into", into)
+    if begins_from_older:
+        checkpoint, into = tmp_path / "run", whole / "model"
+        train(whole, checkpoint, *scaling, model=tmp_path / "older")
+        after = evaluated(whole, "--checkpoint", checkpoint)
+    else:
+        (checkpoint, after), into = trained(*scaling), tmp_path / "older"
+    run(whole, "export", "--checkpoint", checkpoint, "--out", tmp_path / "whole", "--into", into)
     with torch.no_grad():
         assert loss_of(load(tmp_path / "whole")).item() == pytest.approx(after, rel=1e-5)
     assert evaluated(whole, "--model_name_or_path", tmp_path / "whole") == pytest.approx(after, rel=1e-6)
@@ -183,13 +205,14 @@ def test_a_plan_says_of_what_it_is(whole):
     assert f"(the language model of a {kind})" in said
 
 
-def test_what_cannot_go_into_a_whole_model_is_refused(whole, tmp_path):
-    train(whole, tmp_path / "run")
+@pytest.mark.parametrize("whole", ["qwen3_5_moe_whole"], indirect=True)
+def test_what_cannot_go_into_a_whole_model_is_refused(whole, trained, tmp_path):
+    checkpoint, _ = trained()
     make_tiny(tmp_path / "tiny")
-    export = ["export", "--checkpoint", tmp_path / "run", "--out", tmp_path / "out"]
+    export = ["export", "--checkpoint", checkpoint, "--out", tmp_path / "out"]
     assert "no language model inside" in run(whole, *export, "--into", tmp_path / "tiny", code=78)
     assert "--dtype" in run(whole, *export, "--into", "model", "--dtype", "bfloat16", code=78)
-    assert "choose another folder" in run(whole, "export", "--checkpoint", tmp_path / "run", "--out", "model", "--overwrite", "--into", "model", code=78)
+    assert "choose another folder" in run(whole, "export", "--checkpoint", checkpoint, "--out", "model", "--overwrite", "--into", "model", code=78)
     assert not (tmp_path / "out").exists()
 
 
