@@ -177,10 +177,16 @@ def test_a_chat_template_that_never_ends_an_answer_is_warned_of(tmp_path):
         tokenized(tmp_path, TOKENIZERS["byte-level"], template, [GOOD, GOOD])
 
 
-# `python -m trireme.chats`, after a look at what the package alone imports.
+# `python -m trireme.chats`, after a look at what the package alone imports, where there are no operators.
 COMMAND = """
 import runpy, sys, trireme
 assert "transformers" not in sys.modules
+try:
+    trireme.SequenceGroup().spans(4)
+except trireme.ConfigError as error:
+    assert "its operators are not at /none" in str(error)
+else:
+    sys.exit("the operators are there")
 runpy.run_module("trireme.chats", run_name="__main__")
 """
 
@@ -203,9 +209,10 @@ def files_in_set(folder):
     return [path.name for path in folder.iterdir() if path.name.startswith("set.")]
 
 
-def test_the_command_writes_the_set_and_says_how_to_go_on(folder):
+def test_the_command_needs_no_operators_writes_the_set_and_says_how_to_go_on(folder):
     words = ["--tokenizer", folder / "model", "--input", folder / "chats.jsonl", "--output", folder / "set"]
-    done = subprocess.run([sys.executable, "-c", COMMAND, *map(str, words)], capture_output=True, text=True)
+    environment = {**os.environ, "TRIREME_OPERATORS": "/none"}
+    done = subprocess.run([sys.executable, "-c", COMMAND, *map(str, words)], env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and "the answers end in '<|im_end|>'" in done.stderr and len(done.stderr.splitlines()) == 2
     (document,) = read_set(folder / "set")[0]
     targets = sum(flag for _, flag in document)
@@ -277,22 +284,3 @@ def test_a_command_that_is_terminated_leaves_nothing(folder, monkeypatch):
     finally:
         signal.signal(signal.SIGTERM, before)
     assert files_in_set(folder) == []
-
-
-WITHOUT_OPERATORS = """
-import sys, trireme
-try:
-    trireme.SequenceGroup().spans(4)
-except trireme.ConfigError as error:
-    assert "its operators are not at /none" in str(error)
-else:
-    sys.exit("the operators are there")
-"""
-
-
-def test_neither_the_command_nor_the_import_of_the_package_needs_operators(folder):
-    environment = {**os.environ, "TRIREME_OPERATORS": "/none"}
-    flags = ["--tokenizer", folder / "model", "--input", folder / "chats.jsonl", "--output", folder / "set"]
-    subprocess.run([sys.executable, "-m", "trireme.chats", *flags], env=environment, check=True)
-    assert len(read_set(folder / "set")[0]) == 1
-    subprocess.run([sys.executable, "-c", WITHOUT_OPERATORS], env=environment, check=True)

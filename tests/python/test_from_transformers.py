@@ -5,7 +5,6 @@ import importlib.util
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -96,11 +95,11 @@ def trained(request, tmp_path_factory):
     return folder, checkpoint, losses, weights
 
 
-def test_every_step_after_the_conversion_is_the_one_that_transformers_takes(trained, tmp_path):
+def test_every_step_after_the_conversion_is_the_one_that_transformers_takes(trained, tmp_path, monkeypatch, capsys):
     folder, checkpoint, losses, weights = trained
-    converted = subprocess.run([sys.executable, str(TOOL), str(checkpoint), "--out", str(tmp_path)], capture_output=True, text=True)
-    assert converted.returncode == 0, converted.stderr
-    assert f"--output_dir {tmp_path} --resume_from_checkpoint true --learning_rate 0.003" in converted.stdout
+    monkeypatch.setattr(sys, "argv", [str(TOOL), str(checkpoint), "--out", str(tmp_path)])
+    tool().main()
+    assert f"--output_dir {tmp_path} --resume_from_checkpoint true --learning_rate 0.003" in capsys.readouterr().out
     said = go_on(checkpoint, folder, tmp_path)
     assert f"resumed at step {SAVED} of {STEPS}" in said and "the data begins at its beginning" in said
     assert "changed option: learning_rate" not in said

@@ -22,9 +22,11 @@ PRINTED = r"'?loss'?:? '?([\d.]+)'?,? '?(?:gradient |grad_)norm'?:? '?([\d.]+)"
 def losses(script, ranks):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), environment.get("PYTHONPATH", "")])
-    launch = [sys.executable, "-m", "torch.distributed.run", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0"]
-    command = f"--nproc_per_node {ranks} examples/{script}".split()
-    done = subprocess.run([*launch, *command], cwd=ROOT, env=environment, capture_output=True, text=True)
+    launch = ["-m", "torch.distributed.run", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0", "--nproc_per_node", str(ranks)]
+    if ranks == 1:
+        launch = []
+        environment.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    done = subprocess.run([sys.executable, *launch, *f"examples/{script}".split()], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return [[float(x) for x in row] for row in re.findall(PRINTED, done.stdout)]
 
