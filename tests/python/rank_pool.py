@@ -1,5 +1,6 @@
 """Processes that share gloo groups and run what tests ask for. A server that has imported torch and its users once forks them."""
 
+import gc
 import importlib
 import multiprocessing
 import multiprocessing.connection
@@ -26,6 +27,7 @@ def forks():
 
 def _work(rank, count, folder, paths, prepare, pipe):
     """Runs what the tests ask for, with a group of the first N ranks for each N."""
+    gc.freeze()  # or each collection looks through all that was imported
     sys.path[:0] = [path for path in paths if path not in sys.path]
     import datetime
 
