@@ -19,6 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from .errors import ConfigError
 from .model_in_use import replace_forward
+from .pinned_host import PinnedHost
 
 # Takes a contiguous tensor that may be freed afterwards; what it returns gives it back, any number of times. Where that has a
 # method begin(), it is called while the tensor kept after it is used.
@@ -54,7 +55,7 @@ def offload_activations(
             f"trireme.offload_activations: the layers are on {sorted(devices)}, expected cuda: on a CPU its memory is the host's "
             "already. Give a store to keep tensors elsewhere"
         )
-    offload = _Offload(store or _PinnedHost(), min_bytes)
+    offload = _Offload(store or PinnedHost(), min_bytes)
     with contextlib.ExitStack() as undo:
         for layer in layers:
             replace_forward(layer, offload.around(layer, layer.forward), undo)
@@ -161,78 +162,3 @@ def _within_checkpoint() -> bool:
     """Or in backward, where a checkpoint computes again; before that, one with use_reentrant=True looks like an evaluation."""
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return torch._C._current_graph_task_id() != -1 or hooks is not None and hooks[0].__module__ == torch.utils.checkpoint.__name__
-
-
-class _PinnedHost:
-    """Store: pinned host memory, copied on a stream of its own beside the computation."""
-
-    def __init__(self):
-        self.streams: dict[torch.device, torch.cuda.Stream] = {}
-        self._kept: weakref.WeakSet[_OnHost] = weakref.WeakSet()
-
-    def __call__(self, tensor: torch.Tensor) -> _OnHost:
-        if tensor.device not in self.streams:
-            self.streams[tensor.device] = torch.cuda.Stream(tensor.device)
-        kept = _OnHost(tensor, self._pieces(tensor), self.streams[tensor.device])
-        self._kept.add(kept)
-        return kept
-
-    def _pieces(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        try:
-            return [torch.empty(size, dtype=tensor.dtype, pin_memory=True) for size in piece_sizes(tensor.numel(), tensor.element_size())]
-        except RuntimeError as error:
-            if "out of memory" not in str(error):
-                raise
-            # CUDA says this of the host's memory too, and a reader would look at the GPU's.
-            held_bytes = sum(kept.pinned_bytes for kept in self._kept)
-            raise ConfigError(
-                f"trireme.offload_activations: pinned host memory is exhausted, not the GPU's: got none for {tensor.numel() * tensor.element_size()} bytes "
-                f"of {tuple(tensor.shape)}, beside {held_bytes} bytes that this process keeps in it ({held_bytes / (1 << 30):.1f} GiB; each process on this "
-                "host has its own). Offload less (layers=, min_bytes=), let more ranks share a sample, run fewer processes on this host, or give a "
-                "store= that keeps tensors in memory that is not pinned"
-            ) from error
-
-
-SMALLEST_PIECE_BYTES = 1 << 20
-
-
-def piece_sizes(elements: int, element_bytes: int) -> list[int]:
-    """Elements of the pieces of a tensor in pinned memory, of which torch rounds each allocation up to a power of two: pieces are
-    powers of two themselves, so that less than SMALLEST_PIECE_BYTES is lost in place of up to half."""
-    sizes, left_bytes = [], elements * element_bytes
-    while left_bytes > 0:
-        piece_bytes = 1 << (left_bytes.bit_length() - 1)
-        if piece_bytes < SMALLEST_PIECE_BYTES:
-            piece_bytes = left_bytes
-        sizes.append(piece_bytes // element_bytes)
-        left_bytes -= piece_bytes
-    return sizes
-
-
-class _OnHost:
-    def __init__(self, tensor: torch.Tensor, pieces: list[torch.Tensor], stream: torch.cuda.Stream):
-        self.stream, self.device, self.shape, self.dtype = stream, tensor.device, tensor.shape, tensor.dtype
-        self.pieces, self.sizes = pieces, [piece.numel() for piece in pieces]
-        self.pinned_bytes = tensor.numel() * tensor.element_size()
-        self._coming: Optional[torch.Tensor] = None
-        stream.wait_stream(torch.cuda.current_stream(tensor.device))
-        with torch.cuda.stream(stream):
-            for piece, of_tensor in zip(self.pieces, tensor.view(-1).split(self.sizes)):
-                piece.copy_(of_tensor, non_blocking=True)
-        tensor.record_stream(stream)  # its memory is used again only after the copy
-
-    def begin(self) -> None:
-        """Starts the copy back; it follows the one to the host in the stream."""
-        if self._coming is None:
-            self._coming = torch.empty(self.shape, dtype=self.dtype, device=self.device)
-            self.stream.wait_stream(torch.cuda.current_stream(self.device))
-            with torch.cuda.stream(self.stream):
-                for of_tensor, piece in zip(self._coming.view(-1).split(self.sizes), self.pieces):
-                    of_tensor.copy_(piece, non_blocking=True)
-            self._coming.record_stream(self.stream)
-
-    def __call__(self) -> torch.Tensor:
-        self.begin()
-        tensor, self._coming = self._coming, None
-        torch.cuda.current_stream(self.device).wait_stream(self.stream)
-        return tensor

@@ -9,7 +9,8 @@ import torch
 import trireme
 from test_fused_loss import make_batch, make_model, step
 from torch.multiprocessing.reductions import StorageWeakRef
-from trireme.offload import SMALLEST_PIECE_BYTES, _dense, _Offload, _PinnedHost, piece_sizes
+from trireme.offload import _dense, _Offload
+from trireme.pinned_host import SMALLEST_PIECE_BYTES, PinnedHost, piece_sizes
 
 
 class Disk:
@@ -288,7 +289,7 @@ def test_pinned_memory_gives_a_tensor_back_in_step_with_the_computation(monkeypa
     monkeypatch.setattr(torch, "empty", told_empty)
     monkeypatch.setattr(torch.Tensor, "copy_", told_copy)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda of, stream: told.append((stream.name, "uses", of.data_ptr())))
-    load = _PinnedHost()(tensor)
+    load = PinnedHost()(tensor)
     assert told == ["pinned"] * 3 + ["side waits for main"] + ["side copies"] * 3 + [("side", "uses", tensor.data_ptr())]
     tensor.zero_()
     for _ in range(2):
@@ -314,7 +315,7 @@ def test_where_pinned_memory_ends_the_host_is_named_and_not_the_gpu(monkeypatch)
     monkeypatch.setattr(torch.cuda, "stream", lambda _stream: contextlib.nullcontext())
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda of, stream: None)
     monkeypatch.setattr(torch, "empty", pinned_twice)
-    store, refusal = _PinnedHost(), "CUDA error: out of memory"
+    store, refusal = PinnedHost(), "CUDA error: out of memory"
     kept, dropped = store(torch.zeros(1 << 18)), store(torch.zeros(1 << 18))
     del dropped
     with pytest.raises(trireme.ConfigError, match=r"pinned host memory is exhausted, not the GPU's: got none for 2097152 bytes .* beside 1048576 bytes .*store="):
