@@ -215,7 +215,7 @@ def test_a_trainer_with_the_arguments_of_another_has_sizes_of_its_own(tmp_path):
     import transformers
     from torch.utils.data import DataLoader
     from trireme.hf import with_sequence_parallel
-    from trireme.hf.data_rank_loader import DispatchedBatches
+    from trireme.hf.dispatched_batches import DispatchedBatches
 
     arguments = transformers.TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
     first = with_sequence_parallel(transformers.Trainer)(make_model(), arguments)

@@ -25,7 +25,7 @@ from ..long_context_data_collator import COLUMNS, LongContextDataCollator
 from ..model_calls import ModelCalls
 from ..model_in_use import pretrained_model_in
 from ..parallelize import over_ranks
-from .data_rank_loader import DispatchedBatches
+from .dispatched_batches import DispatchedBatches
 from .logits_by_token import HookByToken, check_hook_by_token
 from .parallelism_config import SP_SIZE_VARIABLE, ParallelismConfig
 
