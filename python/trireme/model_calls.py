@@ -23,6 +23,7 @@ from .errors import ConfigError
 from .image_batches import cut_for_language_model, has_images, language_model_in
 from .loss import tell_average
 from .model_in_use import takes_use_cache
+from .refused_calls import refuse_call
 from .rotary import reach_of_positions
 from .same_weights import WatchedWeights
 from .sequence_group import SequenceGroup
@@ -32,8 +33,6 @@ from .whole_batches import WholeBatches
 # Models of transformers hand it on to their layers, with the rest of their keywords: a checkpointed layer that runs again in backward,
 # when no call runs, gets it again.
 SEQUENCE_KEYWORD = "trireme_sequence"
-_OF_GENERATION = ("past_key_values", "cache", "logits_to_keep")
-_REFUSED = (*_OF_GENERATION, "use_cache", "output_attentions", "encoder_hidden_states")
 
 
 def wants_router_logits(model: torch.nn.Module) -> bool:
@@ -89,7 +88,7 @@ class ModelCalls:
         given = inspect.signature(module.forward).bind_partial(*arguments, **keywords).arguments
         rest = next((name for name, parameter in signature.items() if parameter.kind is parameter.VAR_KEYWORD), "")
         given.update(given.pop(rest, {}))
-        self._check(given)
+        refuse_call(self.model, given, self.attention_name, self.whole is not None)
         self._images = has_images(given)
         if self.whole is not None and not self.probing:
             given, self.sequence, mask = self.whole.cut(given, self.weights)
@@ -143,38 +142,6 @@ class ModelCalls:
         if self.sequence is None:
             raise ConfigError("trireme.parallelize: rotary positions were asked for outside a call of the model: it is refused")
         return self.sequence.longest_position
-
-    def _check(self, given: dict[str, Any]) -> None:
-        if getattr(self.model.get_input_embeddings(), "neftune_noise_alpha", None):  # a trainer sets it when it begins
-            raise ConfigError(
-                "trireme.parallelize: got NEFTune, whose noise is drawn by the tokens of a call, and these are a shard's: it is refused; leave "
-                "neftune_noise_alpha out"
-            )
-        if (chosen := self.model.config.get_text_config()._attn_implementation) != self.attention_name:
-            raise ConfigError(
-                f"trireme.parallelize: within the block the model's attention was set to {chosen!r}, which sees this rank's tokens alone: choose it "
-                "before the block, or not at all"
-            )
-        wrong = [name for name in _REFUSED if torch.is_tensor(given.get(name)) or given.get(name)]
-        if wrong:
-            raise ConfigError(
-                f"trireme.parallelize: the model was called with {wrong[0]}, which is wrong on a shard: leave it out"
-                + ("; generate() and PEFT's prefix tuning give it: generate after the block, and tune prompts" if wrong[0] in _OF_GENERATION else "")
-            )
-        if self.whole is None and given.get("labels") is not None:
-            raise ConfigError(
-                "trireme.parallelize: the model was called with labels, which is wrong on a shard: take trireme.loss(logits, "
-                "shift_labels, group), or give whole batches (whole_batches=True)"
-            )
-        if given.get("mm_encoder_outputs") is not None:
-            raise ConfigError("trireme.parallelize: got mm_encoder_outputs, which are not shared: give pixel_values, of which the model makes them")
-        if self.whole is None and has_images(given):
-            raise ConfigError(
-                "trireme.parallelize: the model was called with images beside a shard, whose tokens they need all: give whole batches "
-                "(whole_batches=True)"
-            )
-        if not any(torch.is_tensor(given.get(name)) for name in ("input_ids", "inputs_embeds")):
-            raise ConfigError("trireme.parallelize: the model was called with neither input_ids nor inputs_embeds")
 
     def _wants_router_logits(self, given: dict[str, Any]) -> bool:
         wanted = given.get("output_router_logits")
