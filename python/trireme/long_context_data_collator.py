@@ -137,7 +137,7 @@ class LongContextDataCollator:
                 + "; expected one dimension, at least a token, and the same length"
             )
         if "attention_mask" in given:
-            keep = valid_tokens(given.pop("attention_mask"), f"LongContextDataCollator: feature {place}")
+            keep = valid_tokens(given.pop("attention_mask"), f"LongContextDataCollator: feature {index}")
             held = keep.nonzero().flatten()
             if len(held) == 0 or len(held) != held[-1] - held[0] + 1:
                 raise ConfigError(
