@@ -35,20 +35,44 @@ NOT_BY_TOKEN = [
 ]
 
 
+def by_token(hook):
+    return HookByToken(hook, trireme.SequenceGroup.alone())
+
+
 def run_hooks(group):
     own, sequence, logits, labels = of_call(group)
     for dtype in (torch.bool, torch.int16, torch.bfloat16, torch.float64):
-        found = HookByToken(lambda some, _: (some * 3).to(dtype))(own, sequence, labels)
+        found = by_token(lambda some, _: (some * 3).to(dtype))(own, sequence, labels)
         assert torch.equal(found, (logits * 3).to(dtype))
-    assert all(map(torch.equal, HookByToken(likeliest)(own, sequence, labels), likeliest(logits, labels)))
-    assert torch.equal(HookByToken(lambda some, none: some.amax(-1))(own, sequence, None), logits.amax(-1))
+    assert all(map(torch.equal, by_token(likeliest)(own, sequence, labels), likeliest(logits, labels)))
+    assert torch.equal(by_token(lambda some, none: some.amax(-1))(own, sequence, None), logits.amax(-1))
     for of_ranks in NOT_BY_TOKEN:
         with pytest.raises(trireme.ConfigError, match=f"preprocess_logits_for_metrics gave {of_ranks[group.rank()]}.*, expected a tensor"):
-            HookByToken(of_ranks[-1])(own, sequence, labels)
+            by_token(of_ranks[-1])(own, sequence, labels)
 
 
 def test_what_the_hook_gives_arrives_whole_or_is_refused_on_every_rank(ranks):
     ranks.run(run_hooks, 2)
+
+
+def run_data_ranks(group):
+    """Each has a batch of its own length."""
+    data_group, alone = trireme.SequenceGroup(group), trireme.SequenceGroup.alone()
+    _, _, logits, labels = of_call(group)
+    tokens = TOKENS - 3 * group.rank()
+    sequence = SequenceOfCall(alone, [tokens], [], [], False, tokens - 1, False)
+    logits, labels = logits[:, :tokens], labels[:, :tokens]
+    padded = torch.nn.functional.pad(logits, (0, 0, 0, TOKENS - tokens), value=-100), torch.nn.functional.pad(labels, (0, TOKENS - tokens), value=-100)
+    for hook in (likeliest, lambda some, _: some[..., :2] > 0, lambda some, _: some.argmax(-1).to(torch.uint8), lambda some, _: some):
+        found, expected = HookByToken(hook, data_group)(logits, sequence, labels), hook(*padded)
+        for one, other in zip(found, expected) if isinstance(found, tuple) else [(found, expected)]:
+            assert one.dtype == other.dtype and torch.equal(one, other)
+    with pytest.raises(trireme.ConfigError, match=["something else on another rank", "a NoneType"][group.rank()]):
+        HookByToken(lambda some, _: some if group.rank() == 0 else None, data_group)(logits, sequence, labels)
+
+
+def test_data_ranks_pad_what_it_gives_as_a_trainer_would_and_are_refused_together(ranks):
+    ranks.run(run_data_ranks, 2)
 
 
 def make_trainer(folder, base=transformers.Trainer, model=None, label_smoothing_factor=0.0, **more):

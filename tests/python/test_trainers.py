@@ -202,6 +202,12 @@ def test_an_evaluation_says_once_how_many_bytes_of_logits_it_gathers(tmp_path):
     assert by_token == []
 
 
+def test_what_a_hook_gives_by_token_is_padded_between_data_ranks_as_a_plain_trainer_pads_it(tmp_path):
+    plain, by_token = results(2, tmp_path / "runs", [("lengths by token", {})])["lengths by token", "{}"]
+    for expected, got in zip(plain, by_token):
+        assert got.shape == (2, 14) and got.dtype == expected.dtype and np.array_equal(got, expected)
+
+
 def test_one_process_tells_that_all_share_each_sample(capsys):
     from trireme.hf.trainer import _SequenceParallel
 

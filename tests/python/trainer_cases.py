@@ -263,7 +263,27 @@ def told_of_logits(folder):
     return found
 
 
-OTHERS = {"sizes": sizes, "told of logits": told_of_logits}
+def lengths_by_token(folder):
+    """Of two data ranks whose batches differ in length: what a hook's bool, uint8 and int64 are after a plain trainer, and by token."""
+    import transformers
+    from accelerate.state import AcceleratorState
+    from trireme.hf import with_sequence_parallel
+
+    def hook(logits, labels):
+        return logits.argmax(-1) == labels, logits.argmax(-1).to(torch.uint8), logits.argmax(-1)
+
+    rows = [{"input_ids": list(range(3, 3 + tokens)), "labels": list(range(3, 3 + tokens))} for tokens in (9, 14)]
+    settings = dict(report_to="none", use_cpu=True, remove_unused_columns=False, per_device_eval_batch_size=1, disable_tqdm=True)
+    found = []
+    for trainer_class in (transformers.Trainer, with_sequence_parallel(transformers.Trainer, sp_size=1, logits_by_token=True)):
+        AcceleratorState._reset_state()
+        arguments = transformers.TrainingArguments(str(folder), **settings)
+        trainer = trainer_class(make_model(), arguments, eval_dataset=rows, data_collator=pad, preprocess_logits_for_metrics=hook)
+        found.append(trainer.predict(rows).predictions)
+    return found
+
+
+OTHERS = {"sizes": sizes, "told of logits": told_of_logits, "lengths by token": lengths_by_token}
 
 
 def weights_of(model):

@@ -14,7 +14,10 @@ import torch
 
 from ..batch import gather, take_spans
 from ..errors import ConfigError
+from ..sequence_group import SequenceGroup
 from ..sequence_of_call import SequenceOfCall
+
+_PADDING = -100  # in logits and labels, as a trainer pads both
 
 
 def check_hook_by_token(trainer: Any, trainer_class: type) -> None:
@@ -35,32 +38,50 @@ def check_hook_by_token(trainer: Any, trainer_class: type) -> None:
 
 
 class HookByToken:
-    """Of one evaluation."""
+    """Of one evaluation. data_group: the ranks that have this one's rank in their sequence groups, whose batches may have other lengths."""
 
-    def __init__(self, hook: Callable):
+    def __init__(self, hook: Callable, data_group: SequenceGroup):
         self.hook = hook
+        self.data_group = data_group
         self._looked = False  # at the values that it gives
 
     @torch.no_grad()
     def __call__(self, logits: torch.Tensor, sequence: SequenceOfCall, labels: Any) -> Any:
-        """Collective. logits: of this rank's tokens; labels: of all tokens, as a trainer has them. What the hook gives, of all tokens."""
-        of_rank = _cut(labels, sequence.shared.spans(sum(sequence.lengths)))
+        """Collective over all data ranks. logits: of this rank's tokens; labels: of all tokens, as a trainer has them.
+
+        What the hook gives, of all tokens, and of padding up to the longest batch of the data ranks.
+        """
+        tokens = sum(sequence.lengths)
+        of_rank = _cut(labels, sequence.shared.spans(tokens))
         result = self.hook(logits, of_rank)
         values = result if isinstance(result, tuple) else (result,)
         wrong = _wrong_shape(values, logits) or self._wrong_value(values, logits, of_rank)
         self._looked = True
         kinds = "" if wrong else repr([(value.dtype, value.shape[2:]) for value in values])
-        # Together, so that what one rank is refused for, all are.
-        verdict = torch.tensor([bool(wrong), zlib.crc32(kinds.encode())], device=logits.device)
-        verdicts = {tuple(theirs.tolist()) for theirs in sequence.shared.all_gather(verdict)}
-        if wrong or len(verdicts) > 1:
+        # Together, so that what one rank is refused for, all are: of the sample first, then of all data ranks.
+        refused, longest = bool(wrong), tokens
+        for group in (sequence.shared, self.data_group):
+            verdict = torch.tensor([refused, zlib.crc32(kinds.encode()), longest], device=logits.device)
+            verdicts = [theirs.tolist() for theirs in group.all_gather(verdict)]
+            refused = any(theirs[0] or theirs[1] != verdicts[0][1] for theirs in verdicts)
+            longest = max(theirs[2] for theirs in verdicts)
+        if refused:
             raise ConfigError(
                 f"logits_by_token: preprocess_logits_for_metrics gave {wrong or 'something else on another rank'}, expected a tensor or a tuple "
                 f"of tensors [B, s, ...] for its logits [B, s, V] of {tuple(logits.shape)}, each token's of that token's logits and label "
                 "alone, as logits.argmax(-1): leave logits_by_token out for one that looks at several tokens"
             )
-        whole = tuple(_gathered(value, sequence) for value in values)
-        return whole if isinstance(result, tuple) else whole[0]
+        whole = [_gathered(value, sequence) for value in values]
+        if longest > tokens:
+            whole = self._padded(whole, longest - tokens, logits, of_rank)
+        return tuple(whole) if isinstance(result, tuple) else whole[0]
+
+    def _padded(self, values: Sequence[torch.Tensor], missing: int, logits: torch.Tensor, labels: Any) -> list[torch.Tensor]:
+        """By what the hook gives for padding, as a trainer calls it. Accelerate would add -100, which makes numbers of bool on a short rank alone."""
+        of_padding = self.hook(torch.full_like(logits[:, :1], _PADDING), _each(lambda some: torch.full_like(some[:, :1], _PADDING), labels))
+        of_padding = of_padding if isinstance(of_padding, tuple) else (of_padding,)
+        ends = [end.to(value).expand(-1, missing, *value.shape[2:]) for value, end in zip(values, of_padding)]
+        return [torch.cat(pair, dim=1) for pair in zip(values, ends)]
 
     def _wrong_value(self, values: Sequence[torch.Tensor], logits: torch.Tensor, labels: Any) -> str:
         """Once: the tokens in the middle by themselves, for which it may give nothing else."""
@@ -73,10 +94,15 @@ class HookByToken:
         return "" if same else "other values for some tokens where it had them without the others"
 
 
-def _cut(labels: Any, spans: Sequence[tuple[int, int]]) -> Any:
+def _each(function: Callable[[torch.Tensor], Any], labels: Any) -> Any:
+    """Of what a trainer has as labels: a tensor, a tuple where it has several, or none."""
     if isinstance(labels, tuple):
-        return tuple(_cut(some, spans) for some in labels)
-    return take_spans(labels, spans, dim=1) if torch.is_tensor(labels) else labels
+        return tuple(_each(function, some) for some in labels)
+    return function(labels) if torch.is_tensor(labels) else labels
+
+
+def _cut(labels: Any, spans: Sequence[tuple[int, int]]) -> Any:
+    return _each(lambda some: take_spans(some, spans, dim=1), labels)
 
 
 def _wrong_shape(values: Sequence[Any], logits: torch.Tensor) -> str:

@@ -256,7 +256,8 @@ class _SequenceParallel:
         if not self._logits_by_token:
             yield
             return
-        self._hook_by_token, self.preprocess_logits_for_metrics = HookByToken(hook), None
+        self._hook_by_token = HookByToken(hook, self.args.parallelism_config.data_group())
+        self.preprocess_logits_for_metrics = None
         try:
             yield
         finally:
