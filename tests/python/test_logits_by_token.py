@@ -26,12 +26,17 @@ def largest_of_the_next(logits, labels):
     return torch.nn.functional.pad(logits.amax(-1)[:, 1:], (0, 1))
 
 
+def fails_on_rank_1(logits, labels):
+    return {5: logits, 3: logits}[logits.shape[1]]  # rank 0's tokens, and those in their middle
+
+
 NOT_BY_TOKEN = [
-    ("a tensor of", "a tensor of", lambda logits, labels: logits[:, :-1].argmax(-1)),
-    ("a list", "a list", lambda logits, labels: logits.argmax(-1).tolist()),
-    ("other values for", "other values for", largest_of_the_next),
-    ("other values for", "other values for", lambda logits, labels: logits.cumsum(1)),
-    ("something else on another rank", "a NoneType", lambda logits, labels: logits.argmax(-1) if logits.shape[1] != 4 else None),
+    ("gave a tensor of", "gave a tensor of", lambda logits, labels: logits[:, :-1].argmax(-1)),
+    ("gave a list", "gave a list", lambda logits, labels: logits.argmax(-1).tolist()),
+    ("gave other values for", "gave other values for", largest_of_the_next),
+    ("gave other values for", "gave other values for", lambda logits, labels: logits.cumsum(1)),
+    ("gave something else on another rank", "gave a NoneType", lambda logits, labels: logits.argmax(-1) if logits.shape[1] != 4 else None),
+    ("gave something else on another rank", "raised KeyError: 4", fails_on_rank_1),
 ]
 
 
@@ -47,8 +52,12 @@ def run_hooks(group):
     assert all(map(torch.equal, by_token(likeliest)(own, sequence, labels), likeliest(logits, labels)))
     assert torch.equal(by_token(lambda some, none: some.amax(-1))(own, sequence, None), logits.amax(-1))
     for of_ranks in NOT_BY_TOKEN:
-        with pytest.raises(trireme.ConfigError, match=f"preprocess_logits_for_metrics gave {of_ranks[group.rank()]}.*, expected a tensor"):
-            by_token(of_ranks[-1])(own, sequence, labels)
+        with pytest.raises(trireme.ConfigError, match=f"preprocess_logits_for_metrics {of_ranks[group.rank()]}.*, expected a label"):
+            by_token(of_ranks[-1])(own.clone(), sequence, labels)
+    for some in (labels[:, :-2], labels[:, 0], (labels, labels[:, :-2])):  # prompt tuning adds tokens to the logits
+        with pytest.raises(trireme.ConfigError, match=r"got labels of \(2.*, expected a label for each of 9 tokens"):
+            by_token(likeliest)(own, sequence, some)
+    assert torch.equal(by_token(lambda some, _: some.div_(2).amax(-1))(own.clone(), sequence, labels), logits.amax(-1) / 2)
 
 
 def test_what_the_hook_gives_arrives_whole_or_is_refused_on_every_rank(ranks):
@@ -94,6 +103,22 @@ def test_a_batch_without_labels_has_them_too(tmp_path):
     found, largest = trainer.predict(trainer.eval_dataset).predictions
     assert torch.equal(torch.from_numpy(found), logits.argmax(-1)) and torch.allclose(torch.from_numpy(largest), logits.amax(-1))
     assert trainer.preprocess_logits_for_metrics is hook
+
+
+def test_metrics_may_predict_once_more(tmp_path):
+    rows = [{"input_ids": list(range(3, 12)), "labels": list(range(3, 12))}] * 2
+    found = []
+
+    def metrics(prediction):
+        found.append(prediction.predictions)
+        if len(found) == 1:
+            trainer.predict(rows)
+        return {}
+
+    trainer = make_trainer(tmp_path, preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1), compute_metrics=metrics)
+    trainer.data_collator = pad
+    trainer.evaluate(rows)
+    assert found[0].shape == (2, 9) and (found[0] == found[1]).all()
 
 
 def test_what_reads_whole_logits_is_refused_beside_it(tmp_path):

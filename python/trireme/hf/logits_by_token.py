@@ -52,12 +52,15 @@ class HookByToken:
         What the hook gives, of all tokens, and of padding up to the longest batch of the data ranks.
         """
         tokens = sum(sequence.lengths)
-        of_rank = _cut(labels, sequence.shared.spans(tokens))
-        result = self.hook(logits, of_rank)
-        values = result if isinstance(result, tuple) else (result,)
-        wrong = _wrong_shape(values, logits) or self._wrong_value(values, logits, of_rank)
-        self._looked = True
-        kinds = "" if wrong else repr([(value.dtype, value.shape[2:]) for value in values])
+        result, of_rank, failure = None, None, None
+        wrong = _wrong_labels(labels, tokens)
+        if not wrong:
+            of_rank = _cut(labels, sequence.shared.spans(tokens))
+            try:
+                result, wrong = self._of_rank(logits, of_rank)
+            except Exception as error:  # others wait for this rank's verdict
+                failure, wrong = error, f"preprocess_logits_for_metrics raised {type(error).__name__}: {error}"
+        kinds = "" if wrong else repr([(value.dtype, value.shape[2:]) for value in _values(result)])
         # Together, so that what one rank is refused for, all are: of the sample first, then of all data ranks.
         refused, longest = bool(wrong), tokens
         for group in (sequence.shared, self.data_group):
@@ -67,31 +70,46 @@ class HookByToken:
             longest = max(theirs[2] for theirs in verdicts)
         if refused:
             raise ConfigError(
-                f"logits_by_token: preprocess_logits_for_metrics gave {wrong or 'something else on another rank'}, expected a tensor or a tuple "
-                f"of tensors [B, s, ...] for its logits [B, s, V] of {tuple(logits.shape)}, each token's of that token's logits and label "
-                "alone, as logits.argmax(-1): leave logits_by_token out for one that looks at several tokens"
-            )
-        whole = [_gathered(value, sequence) for value in values]
+                f"logits_by_token: {wrong or 'preprocess_logits_for_metrics gave something else on another rank'}, expected a label for each of "
+                f"{tokens} tokens, and a tensor or a tuple of tensors [B, s, ...] for logits [B, s, V] of {tuple(logits.shape)}, each token's of "
+                "that token's logits and label alone, as logits.argmax(-1): leave logits_by_token out for a hook that looks at several tokens, and "
+                "for a model that adds tokens (prompt tuning)"
+            ) from failure
+        whole = [_gathered(value.to(logits.device), sequence) for value in _values(result)]
         if longest > tokens:
             whole = self._padded(whole, longest - tokens, logits, of_rank)
         return tuple(whole) if isinstance(result, tuple) else whole[0]
 
+    def _of_rank(self, logits: torch.Tensor, labels: Any) -> tuple[Any, str]:
+        """What it gives for this rank's tokens, and what is wrong with that.
+
+        Once it gets the tokens in the middle by themselves, too, for which it may give nothing else.
+        """
+        begin, end = logits.shape[1] // 3, logits.shape[1] - logits.shape[1] // 3
+        look, self._looked = not self._looked and begin > 0, True
+        # Before the hook, which may change its logits.
+        middle = (logits[:, begin:end].clone(), _cut(labels, [(begin, end)])) if look else None
+        result = self.hook(logits, labels)
+        values = _values(result)
+        wrong = _wrong_shape(values, logits)
+        if wrong or middle is None:
+            return result, wrong
+        alone = _values(self.hook(*middle))
+        same = len(alone) == len(values) and all(map(_same, alone, (value[:, begin:end] for value in values)))
+        return result, "" if same else "preprocess_logits_for_metrics gave other values for some tokens where it had them without the others"
+
     def _padded(self, values: Sequence[torch.Tensor], missing: int, logits: torch.Tensor, labels: Any) -> list[torch.Tensor]:
-        """By what the hook gives for padding, as a trainer calls it. Accelerate would add -100, which makes numbers of bool on a short rank alone."""
+        """By what the hook gives for padding, as a trainer calls it.
+
+        Accelerate would add -100, which makes numbers of bool on a short rank alone.
+        """
         of_padding = self.hook(torch.full_like(logits[:, :1], _PADDING), _each(lambda some: torch.full_like(some[:, :1], _PADDING), labels))
-        of_padding = of_padding if isinstance(of_padding, tuple) else (of_padding,)
-        ends = [end.to(value).expand(-1, missing, *value.shape[2:]) for value, end in zip(values, of_padding)]
+        ends = [end.to(value).expand(-1, missing, *value.shape[2:]) for value, end in zip(values, _values(of_padding))]
         return [torch.cat(pair, dim=1) for pair in zip(values, ends)]
 
-    def _wrong_value(self, values: Sequence[torch.Tensor], logits: torch.Tensor, labels: Any) -> str:
-        """Once: the tokens in the middle by themselves, for which it may give nothing else."""
-        begin, end = logits.shape[1] // 3, logits.shape[1] - logits.shape[1] // 3
-        if self._looked or begin == 0:
-            return ""
-        alone = self.hook(logits[:, begin:end], _cut(labels, [(begin, end)]))
-        alone = alone if isinstance(alone, tuple) else (alone,)
-        same = len(alone) == len(values) and all(map(_same, alone, (value[:, begin:end] for value in values)))
-        return "" if same else "other values for some tokens where it had them without the others"
+
+def _values(result: Any) -> Sequence[Any]:
+    return result if isinstance(result, tuple) else (result,)
 
 
 def _each(function: Callable[[torch.Tensor], Any], labels: Any) -> Any:
@@ -105,12 +123,19 @@ def _cut(labels: Any, spans: Sequence[tuple[int, int]]) -> Any:
     return _each(lambda some: take_spans(some, spans, dim=1), labels)
 
 
+def _wrong_labels(labels: Any, tokens: int) -> str:
+    shapes: list[tuple[int, ...]] = []
+    _each(lambda some: shapes.append(tuple(some.shape)), labels)
+    wrong = [shape for shape in shapes if shape[1:2] != (tokens,)]
+    return f"got labels of {wrong[0]}" if wrong else ""
+
+
 def _wrong_shape(values: Sequence[Any], logits: torch.Tensor) -> str:
     for value in values:
         if not torch.is_tensor(value):
-            return f"a {type(value).__name__}"
+            return f"preprocess_logits_for_metrics gave a {type(value).__name__}"
         if value.shape[:2] != logits.shape[:2]:
-            return f"a tensor of {tuple(value.shape)}"
+            return f"preprocess_logits_for_metrics gave a tensor of {tuple(value.shape)}"
     return ""
 
 

@@ -252,10 +252,10 @@ class _SequenceParallel:
     @contextlib.contextmanager
     def _own_hook(self) -> Iterator[None]:
         """prediction_step calls it in the place of the evaluation loop."""
-        hook = self.preprocess_logits_for_metrics
-        if not self._logits_by_token:
+        if not self._logits_by_token or self._hook_by_token is not None:  # compute_metrics may call predict()
             yield
             return
+        hook = self.preprocess_logits_for_metrics
         self._hook_by_token = HookByToken(hook, self.args.parallelism_config.data_group())
         self.preprocess_logits_for_metrics = None
         try:
