@@ -324,10 +324,11 @@ TEST(TextSource, a_line_that_may_mean_two_texts_and_messages_are_refused_with_wh
   const char* const tokens = R"({"input_ids": [5, 6], "labels": [5, 6], "text": null})";
   EXPECT_THAT(
       refused(tokens),
-      HasSubstr("in.jsonl:1: has no \"text\" and \"input_ids\" of tokens: write them by trireme.write_set"));
+      HasSubstr("in.jsonl:1: has no \"text\", but \"input_ids\" of tokens: write them by trireme.write_set"));
   EXPECT_THAT(
       message_of<DataError>([&] { TextSource({folder.write("in.jsonl", tokens)}, "input_ids").next(); }),
       HasSubstr("\"input_ids\" is tokens: write them by trireme.write_set"));
+  EXPECT_THAT(refused(R"({"prompt": [5, 6], "completion": [7]})"), HasSubstr("\"prompt\" is tokens"));
   EXPECT_THAT(refused(R"({"prompt": "b"})"), HasSubstr("give a \"prompt\" and its \"completion\""));
 }
 

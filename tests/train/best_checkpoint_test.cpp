@@ -181,7 +181,12 @@ TEST(BestCheckpoint, needs_an_evaluation_of_every_checkpoint) {
   EXPECT_THAT(refusal(), HasSubstr("--save_steps 500 is not a multiple of --eval_steps 200"));
   options.eval_steps = 250;
   EXPECT_EQ(refusal(), "no error");
+  options.save_minutes = 60;
+  EXPECT_EQ(refusal(), "no error");
   options.save_steps = 0;
+  EXPECT_THAT(refusal(),
+              AllOf(HasSubstr("--save_minutes with --save_steps 0"), HasSubstr("give --save_steps")));
+  options.save_minutes = 0;
   EXPECT_EQ(refusal(), "no error");
 }
 

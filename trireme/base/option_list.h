@@ -3,8 +3,8 @@
 // config.json, what changed on resume (train/resume_rules.h) and docs/options.md all come from this list.
 //
 //   list.group(OptionGroup::memory);
-//   list.choice("recompute", o.recompute, "what backward computes again instead of keeping it");
-//   list.count("checkpoint_every", o.checkpoint_every, at_least(0), "layers a group ...");
+//   list.choice("recompute", o.recompute.policy, "what backward computes again instead of keeping it");
+//   list.count("checkpoint_every", o.recompute.checkpoint_every, at_least(0), "layers a group ...");
 //
 // The list refers to the values, which must outlive it; or it keeps them (list_of_copy).
 #pragma once

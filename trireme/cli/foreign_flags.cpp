@@ -36,7 +36,7 @@ const std::vector<ForeignProgram>& foreign_programs() {
             "--eval_steps N evaluates after every N steps, 0 (the default) at the end; on --eval_file or on "
             "the end of --train_file that --validation_split_percentage holds out"},
            {{"save_strategy", "save_on_each_node"},
-            "--save_steps N saves after every N steps, 0 only at the end"},
+            "--save_steps N saves after every N steps, 0 only at the end; --save_minutes N by the clock too"},
            {{"logging_strategy", "logging_first_step"},
             "every step is in metrics.jsonl; --logging_steps N is for printed lines"},
            {{"per_device_eval_batch_size", "per_gpu_eval_batch_size", "eval_batch_size",

@@ -37,7 +37,7 @@ class Agreement {
   // [rank][i]
   template <typename T>
   std::vector<std::vector<T>> gather(const std::vector<T>& values);
-  // [rank], also of a struct of numbers.
+  // [rank], also of a struct of numbers of 8 bytes each (bytes between them would have no value).
   template <typename T>
   std::vector<T> gather_one(const T& value) {
     static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(int64_t) == 0);

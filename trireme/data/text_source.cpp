@@ -127,9 +127,9 @@ bool is_tokens(const Json& value) {
 // Moved out of `json`.
 std::string string_of(Json& json, const std::string& field, const std::string& origin) {
   Json& value = json[field];
+  if (is_tokens(value)) throw DataError(cat(origin, ": \"", quotation(field), "\" is ", kTokensAdvice));
   if (value.is_array() && (field == kPrompt || field == kCompletion))
     throw DataError(cat(origin, ": \"", field, "\" is a list of messages; ", kChatAdvice));
-  if (is_tokens(value)) throw DataError(cat(origin, ": \"", quotation(field), "\" is ", kTokensAdvice));
   if (!value.is_string())
     throw DataError(
         cat(origin, ": \"", quotation(field), "\" is ", value.type_name(), "; expected a string"));
@@ -297,7 +297,7 @@ std::optional<Document> TextSource::document_of(std::string& line) const {
     const bool preference = has("chosen") && has("rejected");
     if (has(kInputIds) && is_tokens(json[kInputIds]))
       throw DataError(
-          cat(origin, ": has no \"", quotation(field_), "\" and \"", kInputIds, "\" of ", kTokensAdvice));
+          cat(origin, ": has no \"", quotation(field_), "\", but \"", kInputIds, "\" of ", kTokensAdvice));
     throw DataError(cat(origin, ": has no \"", quotation(field_), "\"; ",
                         chat         ? kChatAdvice
                         : preference ? kPreferenceAdvice

@@ -43,10 +43,12 @@ std::string tell_tokens_without_rows(const std::filesystem::path& model_dir, int
   const auto first = tokens.lower_bound(vocab_size);
   if (first == tokens.end()) return {};
   const auto beyond = std::distance(first, tokens.end());
-  return cat("warning: ", file.string(), " has ", beyond, beyond == 1 ? " token" : " tokens",
+  return cat("note: ", file.string(), " has ", beyond, beyond == 1 ? " token" : " tokens",
              " beyond the model's vocabulary of ", vocab_size, " ids, the first is ", first->first, ", \"",
-             quotation(first->second), "\": the run ends at data that holds one. If ", kTokensWithoutRows,
-             ", call that and save the model again");
+             quotation(first->second),
+             "\", as some published models have. Data that holds one would end the run. "
+             "If ",
+             kTokensWithoutRows, ", call that and save the model again");
 }
 
 }  // namespace trireme

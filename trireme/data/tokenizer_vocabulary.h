@@ -10,8 +10,8 @@
 
 namespace trireme {
 
-constexpr int64_t kLargestTokenizerBytes = int64_t{256} << 20;
-constexpr int64_t kLargestId = std::numeric_limits<int32_t>::max();
+inline constexpr int64_t kLargestTokenizerBytes = int64_t{256} << 20;
+inline constexpr int64_t kLargestId = std::numeric_limits<int32_t>::max();
 
 using TokensById = std::map<int64_t, std::string>;  // id -> token
 

@@ -315,10 +315,12 @@ std::string published_scaling_note(const ModelConfig& config) {
   if ((type != "qwen3" && type != "qwen3_moe") || config.rope.kind != RopeKind::yarn ||
       original_positions(config) != kPositions)
     return {};
-  return cat("yarn stretches the ", format_count(kPositions),
-             " positions of this model's config.json, where Qwen publishes it from ",
-             format_count(kPublished), "; theirs is --rope_scaling '", R"({"rope_type": "yarn", "factor": )",
-             number_text(config.rope.factor), R"(, "original_max_position_embeddings": )", kPublished, "}'");
+  return cat(
+      "yarn stretches the ", format_count(kPositions),
+      " positions of this model's config.json, where Qwen publishes it from ", format_count(kPublished),
+      "; theirs is --rope_scaling '", R"({"rope_type": "yarn", "factor": )", number_text(config.rope.factor),
+      R"(, "original_max_position_embeddings": )", kPublished, "}', which reaches ",
+      format_count(static_cast<int64_t>(static_cast<double>(kPublished) * config.rope.factor)), " positions");
 }
 
 }  // namespace trireme

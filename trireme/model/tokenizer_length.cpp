@@ -21,15 +21,16 @@ namespace {
 
 constexpr int64_t kLargestConfigBytes = int64_t{256} << 20;
 
-struct ValuePlace {
+struct ValueSpan {
   size_t begin = 0;
   size_t size = 0;
 };
 
 // Of the number, or word, under `key` in the outermost object of a JSON text. Of equal keys the last counts.
-std::optional<ValuePlace> find_value(const std::string& text, std::string_view key) {
+// Found without a JSON parser, so that all other bytes stay.
+std::optional<ValueSpan> find_value(const std::string& text, std::string_view key) {
   constexpr const char* kSpace = " \t\r\n";
-  std::optional<ValuePlace> found;
+  std::optional<ValueSpan> found;
   int depth = 0;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] == '{' || text[i] == '[') ++depth;
@@ -66,7 +67,7 @@ void lengthen_tokenizer(const fs::path& from, const fs::path& to) {
   const std::optional<int64_t> positions = more_positions(from, to);
   if (!positions) return;
   std::string text = InputFile(file).whole(kLargestConfigBytes);
-  const std::optional<ValuePlace> place = find_value(text, "model_max_length");
+  const std::optional<ValueSpan> place = find_value(text, "model_max_length");
   if (!place) return;
   const std::string written = text.substr(place->begin, place->size);
   char* end = nullptr;

@@ -92,6 +92,12 @@ void check_options(const TrainOptions& o) {
   if (o.metric_for_best_model != BestMetric::none) {
     const std::string asked = cat("--metric_for_best_model ", name_of(o.metric_for_best_model));
     if (!has_held_out(o)) throw ConfigError(cat(asked, " compares held-out losses; ", kGiveHeldOut));
+    if (o.save_steps <= 0 && o.save_minutes > 0)
+      throw ConfigError(
+          cat(asked,
+              " compares checkpoints by the evaluation of their step, and a clock alone "
+              "(--save_minutes with --save_steps 0) saves at steps without one; give --save_steps, "
+              "a multiple of --eval_steps"));
     if (o.save_steps > 0 && (o.eval_steps == 0 || o.save_steps % o.eval_steps != 0))
       throw ConfigError(cat(asked, " compares checkpoints by the evaluation of their step, and --save_steps ",
                             o.save_steps, " is not a multiple of --eval_steps ", o.eval_steps,

@@ -183,7 +183,6 @@ TrainingData open_training_data(const DataSources& sources, double validation_sp
     const HeldOutSplit split = split_held_out(*data.train.set, validation_split_percentage / 100);
     data.train.range = split.train;
     data.held_out = TokenSource{data.train.set, split.held_out};
-    // Every rank reads the index, so that a disk that fails ends all of them.
     const std::string held_out = held_out_note(*data.train.set, split.held_out);
     if (rank == 0 && note) note(held_out);
   } else if (sources.eval) {
