@@ -1,7 +1,7 @@
 """Is it right on my model? A model's loss and gradients over P ranks beside the model alone, on the user's own batch.
 
     every rank     shard(batch), parallelize(model): loss, gradients, summed over the ranks
-    rank 0 alone   model(**batch) as it was given: its own loss, its own attention; then compared, and told to all
+    rank 0 alone   model(**batch) as it was given: its own loss, its own attention; then compared, and told to all (model_alone.py)
 
 The model alone is transformers' own code, with which Trireme's attention and loss share none. It runs on rank 0 only:
 other ranks could but repeat it, in the memory and the cores that ranks of one machine share.
@@ -9,11 +9,8 @@ other ranks could but repeat it, in the memory and the cores that ranks of one m
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import math
 import zlib
-from typing import Any, Iterator, Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 import torch
 import torch.distributed as dist
@@ -23,7 +20,8 @@ from .errors import ConfigError
 from .gated_delta_net import delta_nets_in
 from .image_batches import has_images
 from .loss import loss as loss_of_shards
-from .model_in_use import pretrained_model_in, router_coefficient, takes_use_cache
+from .model_alone import beside_the_model_alone, dtype_of, gradients_of
+from .model_in_use import pretrained_model_in, router_coefficient
 from .parallelize import parallelize
 from .peft_adapters import tunes_prompts
 from .same_weights import differences
@@ -63,8 +61,8 @@ def verify(
     device = parameters[0].device
     with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.enable_grad():
         loss, gradients = _over_ranks(model, inputs, parameters, shared)
-        norm, reference_loss, reference_norm, *rows = _beside_the_model_alone(model, inputs, parameters, shared, gradients)
-    dtype = _dtype(parameters)
+        norm, reference_loss, reference_norm, *rows = beside_the_model_alone(model, inputs, parameters, shared, gradients)
+    dtype = dtype_of(parameters)
     spacing = torch.finfo(dtype).eps if dtype.itemsize == 2 else 0.0
     errors = [GradientError(name, error, largest) for name, error, largest in zip(names, rows[::2], rows[1::2])]
     samples, tokens = inputs["labels"].shape
@@ -151,85 +149,11 @@ def _over_ranks(
                 f"trireme.verify: the model draws random numbers ({', '.join(active[:3]) or 'dropout, or noise of a router'}), and two runs "
                 "would draw others: set that to 0, or call model.eval() before"
             )
-        gradients = _gradients(loss, parameters)
+        gradients = gradients_of(loss, parameters)
     for gradient in gradients if shared.size > 1 else []:
         dist.all_reduce(gradient, group=shared.process_group)
     return loss, gradients
 
 
-def _gradients(loss: torch.Tensor, parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor]:
-    # Not by backward(): the user's gradients stay, and hooks that step an optimizer do not run.
-    return list(torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True))
-
-
 def _random_states(device: torch.device) -> list[torch.Tensor]:
     return [torch.get_rng_state()] + ([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])
-
-
-def _beside_the_model_alone(
-    model: torch.nn.Module,
-    inputs: dict[str, Any],
-    parameters: Sequence[torch.nn.Parameter],
-    shared: SequenceGroup,
-    gradients: list[torch.Tensor],
-) -> list[float]:
-    """[norm, reference loss, reference norm, error, largest, error, largest, ...] with two of each gradient. Collective."""
-    found = torch.zeros(4 + 2 * len(gradients), dtype=torch.float64, device=gradients[0].device)
-    failure = None
-    if shared.rank == 0:
-        try:
-            with _without_cache(pretrained_model_in(model, "trireme.verify")):
-                loss = model(**inputs).loss
-            reference = _gradients(loss, parameters)
-            rows = _errors(gradients, reference, torch.finfo(_dtype(parameters)).eps)
-            values = [0.0, _norm(gradients), loss.item(), _norm(reference), *itertools.chain(*rows)]
-            found.copy_(torch.tensor(values, dtype=torch.float64, device=found.device))
-        except Exception as error:  # the others wait for a word of it
-            failure, found[0] = error, 1
-    if shared.size > 1:
-        dist.broadcast(found, group=shared.process_group, group_src=0)
-    if failure is not None:
-        raise failure
-    failed, *values = found.tolist()
-    if failed:
-        raise RuntimeError("trireme.verify: rank 0 could not run the model alone; its error says why")
-    return values
-
-
-@contextlib.contextmanager
-def _without_cache(target: torch.nn.Module) -> Iterator[None]:
-    """Beside a cache transformers does not part packed documents. Not every wrapper hands use_cache on by name."""
-
-    def before(_module, arguments, keywords):
-        return arguments, {**keywords, "use_cache": False}
-
-    hooks = [target.register_forward_pre_hook(before, with_kwargs=True)] if takes_use_cache(target) else []
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _errors(gradients: list[torch.Tensor], references: list[torch.Tensor], spacing: float) -> list[tuple[float, float]]:
-    """(error, largest) of each. A bias whose gradient is zero but for rounding (a key's) is compared with the largest of the model."""
-    largest = [reference.abs().max().item() for reference in references]
-    errors = []
-    for gradient, reference, own in zip(gradients, references, largest):
-        if reference.dim() == 1 and max(own, gradient.abs().max().item()) <= spacing * max(largest):
-            own = max(largest)
-        difference = (gradient - reference).abs().max().item()
-        errors.append((0.0 if difference == 0 else difference / own if own and math.isfinite(difference) else math.inf, own))
-    return errors
-
-
-def _norm(gradients: list[torch.Tensor]) -> float:
-    return math.sqrt(sum(torch.linalg.vector_norm(gradient, dtype=torch.float64).item() ** 2 for gradient in gradients))
-
-
-def _dtype(parameters: Sequence[torch.nn.Parameter]) -> torch.dtype:
-    """In which the model computes: autocast's, or the coarsest of its weights."""
-    kind = parameters[0].device.type
-    if torch.is_autocast_enabled(kind):
-        return torch.get_autocast_dtype(kind)
-    return max((parameter.dtype for parameter in parameters), key=lambda dtype: torch.finfo(dtype).eps)
