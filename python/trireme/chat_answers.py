@@ -19,7 +19,7 @@ import re
 from typing import Any, Mapping
 
 from .chat_contents import check_contents, stands_in
-from .chat_rows import Chat, Message
+from .chat_formats import Chat, Message
 from .errors import ConfigError, DataError
 
 Span = tuple[int, int]  # of characters: the first, and behind the last

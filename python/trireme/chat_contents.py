@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any, Callable, Iterator, Mapping
 
-from .chat_rows import Chat, Message
+from .chat_formats import Chat, Message
 from .errors import DataError
 
 THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)

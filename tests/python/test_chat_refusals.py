@@ -237,7 +237,7 @@ def test_the_command_ends_with_the_codes_of_the_program(folder, capsys):
     (folder / "marks.jinja").write_text(marked(CHATML).replace("<|im_end|>", "</s>"))
     assert command(capsys, *given, folder / "bad.jsonl")[::2] == (
         65,
-        f"trireme.chats: DataError: {folder}/bad.jsonl:1 has no names; {trireme.chat_rows.EXPECTED}\n",
+        f"trireme.chats: DataError: {folder}/bad.jsonl:1 has no names; {trireme.chat_formats.EXPECTED}\n",
     )
     assert command(capsys, *given, folder / "none.jsonl")[0] == 78
     assert command(capsys, *given, folder / "chats.jsonl", "--answers", "first")[0] == 78
