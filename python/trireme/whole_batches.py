@@ -10,6 +10,7 @@ joined value is this rank's slice: what each rank backpropagates sums over the g
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from typing import Any, Iterator, Optional
 
@@ -56,6 +57,7 @@ class WholeBatches:
         self._logits_beside_loss = False  # logits [B, S, V] of all tokens also where the call gave labels
         self._logits_stay = False  # on the rank whose tokens they are
         self._own_logits = None  # which stayed, and of which sequence
+        self._advice_on_logits = ""  # to who evaluates, where they are many
         self._told_of_logits = False
         self._told_of_padding = False
         self._shifted = False  # the call gave shift_labels
@@ -75,9 +77,12 @@ class WholeBatches:
                 self.model.loss_function = self._kept
 
     @contextlib.contextmanager
-    def logits_wanted(self, wanted: bool, stay: bool) -> Iterator[None]:
-        """While it lasts a call gives logits beside a loss, too, where they are wanted; if they stay, only own_logits() has them."""
-        self._logits_beside_loss, self._logits_stay = wanted, stay
+    def logits_wanted(self, wanted: bool, stay: bool, advice: str) -> Iterator[None]:
+        """While it lasts a call gives logits beside a loss, too, where they are wanted; if they stay, only own_logits() has them.
+
+        advice: said once where many are gathered.
+        """
+        self._logits_beside_loss, self._logits_stay, self._advice_on_logits = wanted, stay, advice
         try:
             yield
         finally:
@@ -137,16 +142,14 @@ class WholeBatches:
 
     def _tell_of_logits(self, logits: torch.Tensor, tokens: int) -> None:
         """Once, on every rank, for a warning may be an error: before memory ends where nobody thinks of logits."""
-        batch, own_tokens, vocabulary = logits.shape
-        whole_bytes = batch * tokens * vocabulary * logits.element_size()
+        batch, own_tokens, *of_token = logits.shape
+        whole_bytes = batch * tokens * math.prod(of_token) * logits.element_size()
         if self._told_of_logits or own_tokens == tokens or whole_bytes <= LOGITS_TOLD_BYTES:
             return
         self._told_of_logits = True
         warnings.warn(
-            f"with_sequence_parallel: this evaluation gathers logits of [{batch}, {tokens}, {vocabulary}] on every rank, {whole_bytes} bytes "
-            f"({whole_bytes / (1 << 30):.1f} GiB), and preprocess_logits_for_metrics gets them whole. If what it makes of a token's logits needs no "
-            "other token (logits.argmax(-1)), with_sequence_parallel(..., logits_by_token=True) gathers that alone; evaluation of the loss "
-            "(prediction_loss_only=True) gathers none",
+            f"with_sequence_parallel: this evaluation gathers logits of {[batch, tokens, *of_token]} on every rank, {whole_bytes} bytes "
+            f"({whole_bytes / (1 << 30):.1f} GiB). {self._advice_on_logits}",
             stacklevel=2,
         )
 

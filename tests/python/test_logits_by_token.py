@@ -1,13 +1,17 @@
 """preprocess_logits_for_metrics on each rank's tokens: what it gives arrives whole, and what is not by token is refused on every rank."""
 
+import types
+
 import pytest
 import torch
 import transformers
 import trireme
+import trl
 from trainer_cases import likeliest, make_model, own_loss, pad, token_accuracy
 from trireme.hf import with_sequence_parallel
-from trireme.hf.logits_by_token import HookByToken
+from trireme.hf.logits_by_token import HookByToken, advice_on_logits, check_hook_by_token
 from trireme.sequence_of_call import SequenceOfCall
+from trireme.whole_batches import WholeBatches
 
 TOKENS, VOCABULARY = 9, 7
 
@@ -138,3 +142,32 @@ def test_what_reads_whole_logits_is_refused_beside_it(tmp_path):
     trainer = make_trainer(tmp_path, model=make_model().model, **hook)
     with pytest.raises(trireme.ConfigError, match="the model gave no logits"):
         trainer.predict(trainer.eval_dataset)
+
+
+class OwnDPO(trl.DPOTrainer):
+    pass
+
+
+def test_a_trainer_without_such_a_hook_is_refused_by_name():
+    for base in (trl.DPOTrainer, OwnDPO):
+        with pytest.raises(trireme.ConfigError, match=f"got {base.__name__}, and trl's DPOTrainer takes no preprocess_logits_for_metrics"):
+            check_hook_by_token(types.SimpleNamespace(), base)
+
+
+def test_an_evaluation_is_advised_what_its_trainer_can_do():
+    has = dict(compute_loss_func=None, label_smoother=None, preprocess_logits_for_metrics=None)
+    for base, more, words in (
+        (transformers.Trainer, {}, "a preprocess_logits_for_metrics that gives it and with_sequence_parallel"),
+        (transformers.Trainer, dict(preprocess_logits_for_metrics=likeliest), "its preprocess_logits_for_metrics that gives it and with_sequence"),
+        (transformers.Trainer, dict(compute_loss_func=own_loss), "not for it (compute_loss_func"),
+        (trl.SFTTrainer, dict(label_smoother=own_loss), "not for it (label_smoothing_factor"),
+        (trl.DPOTrainer, {}, "not for it (DPOTrainer"),
+    ):
+        assert words in advice_on_logits(types.SimpleNamespace(**{**has, **more}), base)
+
+
+def test_logits_of_more_dimensions_are_told_too(monkeypatch):
+    monkeypatch.setattr("trireme.whole_batches.LOGITS_TOLD_BYTES", 100)
+    whole = WholeBatches(None, trireme.SequenceGroup.alone(), 1)
+    with whole.logits_wanted(True, stay=False, advice="Do this."), pytest.warns(match=r"of \[2, 9, 3, 5\] on every rank, 1080 bytes .*Do this"):
+        whole._tell_of_logits(torch.zeros(2, 4, 3, 5), 9)

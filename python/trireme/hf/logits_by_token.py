@@ -21,20 +21,38 @@ _PADDING = -100  # in logits and labels, as a trainer pads both
 
 
 def check_hook_by_token(trainer: Any, trainer_class: type) -> None:
-    """Refuses trainers whose loss reads logits: these are whole on every rank in any case."""
+    """Refuses trainers that have no hook, or whose loss reads logits: these are whole on every rank in any case."""
     wants = "with_sequence_parallel(..., logits_by_token=True)"
+    if why := _needs_whole_logits(trainer, trainer_class):
+        raise ConfigError(f"{wants}: got {why}: leave logits_by_token out")
     if trainer.preprocess_logits_for_metrics is None:
         raise ConfigError(f"{wants}: got no preprocess_logits_for_metrics, expected one, which makes of each token's logits what is gathered")
+
+
+def advice_on_logits(trainer: Any, trainer_class: type) -> str:
+    """What can be done about an evaluation's logits that are gathered whole, by what the trainer has."""
+    if why := _needs_whole_logits(trainer, trainer_class):
+        loss_alone = "prediction_loss_only=True gathers none, unless the loss reads them"
+        return f"logits_by_token=True is not for it ({why}); {loss_alone}, and a smaller per_device_eval_batch_size fewer at once"
+    hook = "a preprocess_logits_for_metrics" if trainer.preprocess_logits_for_metrics is None else "its preprocess_logits_for_metrics"
+    return (
+        f"If the metrics need of each token something of its own logits alone (logits.argmax(-1)), {hook} that gives it and "
+        "with_sequence_parallel(..., logits_by_token=True) gather that alone; evaluation of the loss (prediction_loss_only=True) gathers none"
+    )
+
+
+def _needs_whole_logits(trainer: Any, trainer_class: type) -> str:
+    """Why logits_by_token is not for it; empty where it is."""
+    if any(base.__name__ == "DPOTrainer" and base.__module__.startswith("trl.") for base in trainer_class.__mro__):
+        return f"{trainer_class.__name__}, and trl's DPOTrainer takes no preprocess_logits_for_metrics"
     readers = {"compute_loss_func": trainer.compute_loss_func, "label_smoothing_factor": trainer.label_smoother}
     for name, reader in readers.items():
         if reader is not None:
-            raise ConfigError(f"{wants}: got {name}, whose loss reads the logits of all tokens: leave one of the two out")
+            return f"{name}, whose loss reads the logits of all tokens"
     for name in ("compute_loss", "prediction_step"):
         if not getattr(trainer_class, name).__module__.startswith(("transformers.", "trl.")):
-            raise ConfigError(
-                f"{wants}: got {trainer_class.__name__} with a {name} of its own, which may read the logits of all tokens, expected that of "
-                "transformers or trl: leave logits_by_token out"
-            )
+            return f"{trainer_class.__name__} with a {name} of its own, which may read the logits of all tokens, not that of transformers or trl"
+    return ""
 
 
 class HookByToken:

@@ -26,7 +26,7 @@ from ..model_calls import ModelCalls
 from ..model_in_use import pretrained_model_in
 from ..parallelize import over_ranks
 from .dispatched_batches import DispatchedBatches
-from .logits_by_token import HookByToken, check_hook_by_token
+from .logits_by_token import HookByToken, advice_on_logits, check_hook_by_token
 from .parallelism_config import SP_SIZE_VARIABLE, ParallelismConfig
 
 TESTED_TRL = "1.16."
@@ -44,7 +44,7 @@ def with_sequence_parallel(
     sp_ring: of them, those of the ring, for more ranks than query heads (trireme.SequenceGroup).
     logits_by_token: the trainer's preprocess_logits_for_metrics gives for each token something of that token's logits and label alone, as
         ``lambda logits, labels: logits.argmax(-1)`` does. It is called on each rank's tokens, logits [B, s, V] and labels [B, s], and what it
-        gives is gathered: a tensor or a tuple of tensors [B, s, ...]. Otherwise it gets the logits whole.
+        gives is gathered: a tensor or a tuple of tensors [B, s, ...]. Otherwise it gets the logits whole. DPOTrainer has no such hook.
 
     A batch is what one sequence group trains on: per_device_train_batch_size samples, of which each rank holds its tokens. Losses,
     gradients, gradient norm and logs are those of one process for each group. Logits are gathered whole, [B, S, V] on every rank,
@@ -75,6 +75,7 @@ def with_sequence_parallel(
         trainer_class.__init__(self, *arguments, **keywords)
         if logits_by_token:
             check_hook_by_token(self, trainer_class)
+        self._advice_on_logits = advice_on_logits(self, trainer_class)
         if self.label_smoother is not None:
             self.label_smoother = functools.partial(_smoothed, self.label_smoother, self._loss_shifts_labels)
 
@@ -88,6 +89,7 @@ class _SequenceParallel:
     _sp_size: Optional[int]
     _sp_ring: Optional[int]
     _logits_by_token: bool
+    _advice_on_logits: str
     _hook_by_token: Optional[HookByToken] = None  # of the evaluation that runs
     _counts_tokens = False
     _running: Optional[list[ModelCalls]] = None  # the model's, and its reference's, while they are over ranks
@@ -245,7 +247,7 @@ class _SequenceParallel:
         self._look_once()
         hook = None if prediction_loss_only else self._hook_by_token
         whole = self._running[0].whole
-        with whole.logits_wanted(not prediction_loss_only, stay=hook is not None):
+        with whole.logits_wanted(not prediction_loss_only, stay=hook is not None, advice=self._advice_on_logits):
             loss, logits, labels = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
             return loss, logits if hook is None else hook(*whole.own_logits(), labels), labels
 
