@@ -1,5 +1,6 @@
 """Processes that share gloo groups and run what tests ask for. A server that has imported torch and its users once forks them."""
 
+import contextlib
 import gc
 import importlib
 import multiprocessing
@@ -9,6 +10,7 @@ import pathlib
 import sys
 import traceback
 
+import numpy
 import pytest
 
 HERE = pathlib.Path(__file__).parent
@@ -19,10 +21,18 @@ ANSWER_SECONDS = 300  # on a busy machine
 
 
 def forks():
-    """Processes of a server that imports PRELOADED once, which takes each process by itself some 4 s of a core."""
+    """Processes of a server that imports PRELOADED once, which takes each process by itself some 4 s of a core.
+
+    They share what the server drew: the seed of hashes, and numpy's random state (draw_apart).
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     return context
+
+
+def draw_apart():
+    """In a process that was forked: numpy's draws are its own, as those of Python are already."""
+    numpy.random.seed()
 
 
 def _work(rank, count, folder, paths, prepare, pipe):
@@ -34,6 +44,7 @@ def _work(rank, count, folder, paths, prepare, pipe):
     import torch
     import torch.distributed as dist
 
+    draw_apart()
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
@@ -81,16 +92,25 @@ class Ranks:
             self._start()
         pipes = {pipe: rank for rank, (_, pipe) in enumerate(self._workers[:ranks])}
         for pipe in pipes:
-            pipe.send((function.__module__, function.__name__, ranks, arguments))
+            with contextlib.suppress(OSError):  # one that is dead is named below
+                pipe.send((function.__module__, function.__name__, ranks, arguments))
         while pipes:
             ready = multiprocessing.connection.wait(pipes, ANSWER_SECONDS)
-            failures = [(pipes.pop(pipe), pipe.recv()) for pipe in ready]
+            failures = [(pipes[pipe], self._answer(pipes.pop(pipe))) for pipe in ready]
             failures = [f"rank {rank} of {ranks}: {answer}" for rank, answer in failures if answer is not None]
             if not ready:
                 failures = [f"ranks {sorted(pipes.values())} of {ranks}: no answer within {ANSWER_SECONDS} s"]
             if failures:
                 self.stop()  # the others may wait for one that failed
                 pytest.fail("\n".join(failures), pytrace=False)
+
+    def _answer(self, rank):
+        worker, pipe = self._workers[rank]
+        try:
+            return pipe.recv()
+        except (EOFError, ConnectionError):
+            worker.join()
+            return f"died, exit code {worker.exitcode}"
 
     def _start(self):
         self._starts += 1

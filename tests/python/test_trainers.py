@@ -11,7 +11,7 @@ import types
 import numpy as np
 import pytest
 import torch
-from rank_pool import forks, import_deepspeed
+from rank_pool import draw_apart, forks, import_deepspeed
 from trainer_cases import CASES, OTHERS, make_model, make_tokenizer, run, write_rows
 
 STARTED_SECONDS = 420
@@ -28,6 +28,7 @@ def work(rank, world, folder, runs):
 
     if any("deepspeed" in options for _, options in runs):
         import_deepspeed()
+    draw_apart()
     torch.set_num_threads(1)
     if world > 1:
         dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
@@ -47,11 +48,12 @@ def work(rank, world, folder, runs):
     os._exit(0)
 
 
-def results(world, folder, runs):
-    """{(case, repr(options)): result} of processes of their own."""
+def results(world, folder, runs, context=None):
+    """{(case, repr(options)): result} of processes of their own, forked or of another context of multiprocessing."""
     folder.mkdir()
     write_rows(folder)
-    workers = [forks().Process(target=work, args=(rank, world, folder, runs), daemon=True) for rank in range(world)]
+    context = context or forks()
+    workers = [context.Process(target=work, args=(rank, world, folder, runs), daemon=True) for rank in range(world)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -163,6 +165,14 @@ def test_two_ranks_are_as_one_process_in_every_other_case(alone, tmp_path):
     compare_all(alone(FEW[:2]), found, offloaded)
     compare_all(alone(cases), found, {"sp_size": 2})
     compare_all(alone(CASES), found, sharded)
+
+
+@pytest.mark.slow
+def test_two_ranks_with_hash_seeds_of_their_own_are_as_one_process(alone, tmp_path):
+    """As a launcher starts them; forked ranks share one, and with it the order of sets."""
+    cases = [*FEW, "SFT, LoRA"]
+    found = results(2, tmp_path / "runs", [(case, {"sp_size": 2}) for case in cases], multiprocessing.get_context("spawn"))
+    compare_all(alone(cases), found, {"sp_size": 2})
 
 
 @pytest.mark.slow
