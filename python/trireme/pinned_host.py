@@ -39,8 +39,8 @@ class PinnedHost:
             held_bytes = sum(kept.pinned_bytes for kept in self._kept)
             raise ConfigError(
                 f"trireme.offload_activations: pinned host memory is exhausted, not the GPU's: got none for {tensor.numel() * tensor.element_size()} bytes "
-                f"of {tuple(tensor.shape)}, beside {held_bytes} bytes that this process keeps in it ({held_bytes / (1 << 30):.1f} GiB; each process on this "
-                "host has its own). Offload less (layers=, min_bytes=), let more ranks share a sample, run fewer processes on this host, or give a "
+                f"of {tuple(tensor.shape)}, beside {held_bytes} bytes of activations that this process keeps in it ({held_bytes / (1 << 30):.1f} GiB; each process "
+                "on this host has its own). Offload less (layers=, min_bytes=), let more ranks share a sample, run fewer processes on this host, or give a "
                 "store= that keeps tensors in memory that is not pinned"
             ) from error
 

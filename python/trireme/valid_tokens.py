@@ -11,13 +11,20 @@ from .errors import ConfigError
 
 
 def valid_tokens(mask: torch.Tensor, caller: str) -> torch.Tensor:
-    """Where the mask is 1, as bool on the CPU."""
-    values = mask.cpu()
-    valid = values != 0
-    if bool((valid & (values != 1)).any()):
+    """Where the mask is 1, as bool on the CPU, to which it goes in one copy of a byte for each token."""
+    valid = mask != 0
+    wrong = (valid & (mask != 1)).any()
+    copied = torch.cat([valid.flatten(), wrong.reshape(1)]).cpu()
+    if copied[-1]:
+        least, most = mask.min().item(), mask.max().item()
+        if most <= 0:
+            advice = "It looks like one that is added to scores, 0 for a token and -inf for padding: give (attention_mask == 0).long()"
+        else:
+            advice = (
+                "If they number packed documents (LlamaFactory's neat_packing): leave the attention_mask out, and give position_ids that restart "
+                "at 0 with each document"
+            )
         raise ConfigError(
-            f"{caller}: got an attention_mask with values from {values.min().item()} to {values.max().item()}, expected 1 for a token and 0 for "
-            "padding. If they number packed documents (LlamaFactory's neat_packing): leave the attention_mask out, and give position_ids that restart "
-            "at 0 with each document"
+            f"{caller}: got an attention_mask with values from {least} to {most}, expected 1 for a token and 0 for padding. {advice}"
         )
-    return valid
+    return copied[:-1].view(mask.shape)

@@ -318,7 +318,7 @@ def test_where_pinned_memory_ends_the_host_is_named_and_not_the_gpu(monkeypatch)
     store, refusal = PinnedHost(), "CUDA error: out of memory"
     kept, dropped = store(torch.zeros(1 << 18)), store(torch.zeros(1 << 18))
     del dropped
-    with pytest.raises(trireme.ConfigError, match=r"pinned host memory is exhausted, not the GPU's: got none for 2097152 bytes .* beside 1048576 bytes .*store="):
+    with pytest.raises(trireme.ConfigError, match=r"pinned host memory is exhausted, not the GPU's: got none for 2097152 bytes .* beside 1048576 bytes of activations .*store="):
         store(torch.zeros(1 << 19))
     refusal = "CUDA error: an illegal memory access was encountered"
     with pytest.raises(RuntimeError, match="illegal memory access"):
