@@ -2,6 +2,7 @@
 
 import gc
 import inspect
+import multiprocessing
 import os
 import pickle
 import re
