@@ -33,12 +33,12 @@ class AnswerEnds:
         """Of special tokens alone: a model must not stop at a word."""
         return {self._special[number]: number for number in sorted(self._seen & self._special.keys())}
 
-    def warn_of_endless(self, place: str, text: str) -> None:
+    def warn_of_endless(self, origin: str, text: str) -> None:
         """text: up to the end of an answer."""
         end = text.rstrip()
         if not any(end.endswith(token) for token in self._special.values()):
             warnings.warn(
-                f"{place}: its last answer ends in {end[-20:]!r}, which is no special token: a model that is trained so is not taught to "
+                f"{origin}: its last answer ends in {end[-20:]!r}, which is no special token: a model that is trained so is not taught to "
                 "stop. Does the chat template write one at an answer's end, and is it a token of this tokenizer?",
                 stacklevel=2,
             )

@@ -28,7 +28,7 @@ SERVE = "from trireme.rendered_chats import serve; serve()"
 
 @dataclasses.dataclass(frozen=True)
 class RenderedChat:
-    place: str  # in errors: FILE:LINE, or the row's number
+    origin: str  # in errors: FILE:LINE, or the row's number
     text: str
     answers: list[Span]
 
@@ -64,7 +64,7 @@ def serve() -> None:
 def _rendered(template: ChatTemplate, row: ChatRow, last_alone: bool) -> Rendered:
     try:
         chat = row.chat()
-        return RenderedChat(chat.place, *template.answers_of(chat, last_alone))
+        return RenderedChat(chat.origin, *template.answers_of(chat, last_alone))
     except DataError as error:
         return error
 
@@ -84,7 +84,7 @@ def _in_turn(processes: list[_Process], rows: Iterable[ChatRow]) -> Iterator[Ren
         if isinstance(batch[-1], Exception):
             failure = batch.pop()
         if batch:
-            process.write(f"{batch[0].place} to {batch[-1].place}", batch)
+            process.write(f"{batch[0].origin} to {batch[-1].origin}", batch)
             busy.append(process)
     for process in busy:
         yield from process.read()

@@ -134,7 +134,7 @@ def _documents(tokenizer: PreTrainedTokenizerBase, rendered: Iterable[RenderedCh
     first = True
     for batch in _batches(rendered):
         if first:
-            ends.warn_of_endless(batch[0].place, batch[0].text[: batch[0].answers[-1][1]])
+            ends.warn_of_endless(batch[0].origin, batch[0].text[: batch[0].answers[-1][1]])
             first = False
         try:
             encoded = tokenizer([chat.text for chat in batch], add_special_tokens=False, return_offsets_mapping=True, verbose=False)

@@ -64,7 +64,7 @@ def in_turn(count, rows):
     seen = []
     try:
         for one in trireme.rendered_chats._in_turn([ProcessHere(ChatTemplate(tokenizer)) for _ in range(count)], read_chats(rows)):
-            seen.append(str(one) if isinstance(one, Exception) else one.place)
+            seen.append(str(one) if isinstance(one, Exception) else one.origin)
     except OSError as error:
         seen.append(str(error))
     return seen
