@@ -67,14 +67,14 @@ void lengthen_tokenizer(const fs::path& from, const fs::path& to) {
   const std::optional<int64_t> positions = more_positions(from, to);
   if (!positions) return;
   std::string text = InputFile(file).whole(kLargestConfigBytes);
-  const std::optional<ValueSpan> place = find_value(text, "model_max_length");
-  if (!place) return;
-  const std::string written = text.substr(place->begin, place->size);
+  const std::optional<ValueSpan> span = find_value(text, "model_max_length");
+  if (!span) return;
+  const std::string written = text.substr(span->begin, span->size);
   char* end = nullptr;
   const double tokens = std::strtod(written.c_str(), &end);
   // Files without a limit have 1e30.
   if (*end != '\0' || !(tokens > 0 && tokens < static_cast<double>(*positions))) return;
-  replace_file(file, text.replace(place->begin, place->size, std::to_string(*positions)));
+  replace_file(file, text.replace(span->begin, span->size, std::to_string(*positions)));
 }
 
 }  // namespace trireme

@@ -77,13 +77,13 @@ void publish_checkpoint(const RunDirectory& run, const CheckpointTexts& contents
   manifest.ranks = contents.ranks;
   for (size_t rank = 0; rank < shards.size(); ++rank)
     if (shards[rank].bytes > 0) manifest.files[shard_name(static_cast<int>(rank))] = shards[rank];
-  const std::vector<std::string> of_tokenizer = copy_tokenizer(contents.tokenizer_from, temporary);
-  lengthen_tokenizer(contents.tokenizer_from, temporary);
-  for (const std::string& name : of_tokenizer) manifest.files[name] = describe_file(temporary / name);
+  std::vector<std::string> names = copy_tokenizer(contents.tokenizer_from, temporary);
   for (const auto& [name, text] : contents.texts) {  // some in place of the model's
     write_durable(temporary / name, text);
-    manifest.files[name] = describe_file(temporary / name);
+    names.push_back(name);
   }
+  lengthen_tokenizer(contents.tokenizer_from, temporary);
+  for (const std::string& name : names) manifest.files[name] = describe_file(temporary / name);
   write_manifest(temporary, manifest);
   sync_folder(temporary);
   run.publish(contents.step);
