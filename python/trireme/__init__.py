@@ -8,7 +8,8 @@ from .errors import ConfigError, DataError, RunFailed
 from .fused_loss import fused_loss
 from .linear_cross_entropy import linear_cross_entropy
 from .long_context_data_collator import LongContextDataCollator
-from .loss import count_targets, loss, sum_gradients
+from .gradient_sums import sum_gradients
+from .loss import count_targets, loss
 from .metrics_file import Evaluation, Step
 from .offload import offload_activations
 from .parallelize import parallelize

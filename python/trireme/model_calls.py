@@ -21,7 +21,7 @@ from torch.distributed.fsdp import FSDPModule
 from .batch import gather_with_gradient
 from .errors import ConfigError
 from .image_batches import cut_for_language_model, has_images, language_model_in
-from .loss import tell_average
+from .gradient_sums import tell_average
 from .model_in_use import takes_use_cache
 from .refused_calls import refuse_call
 from .rotary import reach_of_positions

@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+import torch.distributed as dist
 import trireme
 
 
@@ -132,6 +133,34 @@ def run_bf16_sum(group):
     trireme.sum_gradients([parameter], group)
     assert parameter.grad.dtype == torch.bfloat16
     assert parameter.grad.tolist() == [260.0] * 3
+
+
+def test_small_gradients_are_summed_together_and_large_ones_alone(ranks):
+    ranks.run(run_exchanges, 2)
+
+
+def run_exchanges(group):
+    kinds = [(torch.float32, (3, 5)), (torch.bfloat16, (7,)), (torch.float32, (0,)), (torch.float64, ()), (torch.float32, (600, 10_000))]
+    kinds = kinds[:4] * 50 + [kinds[4]] + kinds[:4]
+    parameters = [torch.nn.Parameter(torch.zeros(shape, dtype=dtype)) for dtype, shape in kinds]
+    for number, parameter in enumerate(parameters):
+        parameter.grad = (torch.arange(parameter.numel()) % 1000).view_as(parameter).to(parameter.dtype).mul_(group.rank() + 1).add_(number + group.rank())
+        if parameter.ndim == 2:
+            parameter.grad = parameter.grad.T.contiguous().T  # of any strides
+    before, exchanged = [parameter.grad for parameter in parameters], []
+    all_reduce = dist.all_reduce
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "all_reduce", lambda values, **options: (exchanged.append(values.numel()), all_reduce(values, **options)))
+        trireme.sum_gradients(parameters, group)
+    # Of fp32 what comes before the large one, and it; then bf16, fp64 and the rest of fp32.
+    assert exchanged == [50 * 15, 6_000_000, 51 * 7, 51, 15]
+    for number, (parameter, gradient) in enumerate(zip(parameters, before)):
+        assert parameter.grad is gradient
+        truth = 3 * (torch.arange(parameter.numel()) % 1000).double().view(parameter.shape) + 2 * number + 1
+        if parameter.dtype == torch.bfloat16:
+            each = [torch.arange(7).to(torch.bfloat16).mul(rank + 1).add(number + rank).double() for rank in range(2)]
+            truth = sum(each).to(torch.bfloat16).double()
+        assert torch.equal(gradient.double(), truth)
 
 
 def test_gradients_that_were_summed_are_told(ranks):

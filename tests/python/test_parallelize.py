@@ -141,7 +141,7 @@ def gradients(model):
 
 
 def gradients_of_all(model, group):
-    """Their sums over the ranks, in one exchange: trireme.sum_gradients, one for each parameter, would take half of a test's time."""
+    """Their sums over the ranks, in fp64 and one exchange."""
     own = {name: torch.zeros_like(weight) if weight.grad is None else weight.grad for name, weight in model.named_parameters() if weight.requires_grad}
     sums = torch.cat([gradient.double().flatten() for gradient in own.values()])
     torch.distributed.all_reduce(sums, group=group)
