@@ -7,7 +7,7 @@ names the latter, and `trireme train` writes it into eos_token_id of generation_
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Sequence
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -21,13 +21,12 @@ class AnswerEnds:
             self._special[tokenizer.eos_token_id] = tokenizer.eos_token
         self._seen = set[int]()
 
-    def add(self, ids: Sequence[int], is_target: bytes, behind: str) -> None:
-        """Of a chat with this text behind its last answer. Where a message follows, the answer may end otherwise (gpt-oss: in a token
+    def add(self, end: int, behind: str) -> None:
+        """Of a chat whose last answer ends in this token, white space apart, and has this text behind it. Where a message follows, the answer may end otherwise (gpt-oss: in a token
         that also stands within answers), and is passed over.
         """
-        last = is_target.rfind(b"\1")
-        if last >= 0 and not behind.strip():
-            self._seen.add(ids[last])
+        if not behind.strip():
+            self._seen.add(end)
 
     def tokens(self) -> dict[str, int]:
         """Of special tokens alone: a model must not stop at a word."""

@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import signal
 import sys
+import warnings
 from typing import Iterator, NoReturn, Optional, Sequence
 
 from .errors import DATA_AT_FAULT, REQUEST_AT_FAULT, ConfigError, DataError
@@ -26,26 +27,45 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     try:
-        flags = _parser().parse_args(arguments)
-        prefix = prefix_of_set(flags.output)
-        tokenizer = load_tokenizer(flags.tokenizer)
-        if flags.chat_template_path:
-            tokenizer.chat_template = _text_of(flags.chat_template_path)
-        with _sigterm_as_exit():
-            report = tokenize_chats(
-                tokenizer,
-                flags.input,
-                prefix,
-                answers=flags.answers,
-                on_bad_record=flags.on_bad_record,
-                num_proc=flags.num_proc,
-                overwrite=flags.overwrite,
-            )
+        with _warnings_as_lines():
+            return _run(arguments)
     except (ConfigError, DataError) as error:
         print(f"trireme.chats: {type(error).__name__}: {error}", file=sys.stderr)
         return REQUEST_AT_FAULT if isinstance(error, ConfigError) else DATA_AT_FAULT
+    except KeyboardInterrupt:
+        print("trireme.chats: interrupted; nothing is written", file=sys.stderr)
+        return 128 + signal.SIGINT
+
+
+def _run(arguments: Optional[Sequence[str]]) -> int:
+    flags = _parser().parse_args(arguments)
+    prefix = prefix_of_set(flags.output)
+    tokenizer = load_tokenizer(flags.tokenizer)
+    if flags.chat_template_path:
+        tokenizer.chat_template = _text_of(flags.chat_template_path)
+    with _sigterm_as_exit():
+        report = tokenize_chats(
+            tokenizer,
+            flags.input,
+            prefix,
+            answers=flags.answers,
+            on_bad_record=flags.on_bad_record,
+            num_proc=flags.num_proc,
+            overwrite=flags.overwrite,
+        )
     print(_words_of(report, prefix))
     return 0
+
+
+@contextlib.contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """For who runs a command, a warning's file and line say nothing."""
+    shown = warnings.showwarning
+    warnings.showwarning = lambda message, *_: print(f"trireme.chats: warning: {message}", file=sys.stderr)
+    try:
+        yield
+    finally:
+        warnings.showwarning = shown
 
 
 @contextlib.contextmanager

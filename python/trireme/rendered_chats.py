@@ -13,7 +13,6 @@ import dataclasses
 import itertools
 import os
 import pickle
-import signal
 import subprocess
 import sys
 from typing import Any, Callable, Iterable, Iterator, Union
@@ -23,7 +22,8 @@ from .chat_rows import ChatRow
 from .errors import ConfigError, DataError
 
 BATCH_ROWS, BATCH_BYTES = 64, 1 << 20  # whichever comes first; the bytes of lines
-SERVE = "from trireme.rendered_chats import serve; serve()"
+# Interrupts are for the process that asks, also while this one still imports.
+SERVE = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); from trireme.rendered_chats import serve; serve({answers})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,13 +49,11 @@ def renderer(template: ChatTemplate, last_alone: bool, num_proc: int) -> Iterato
         yield lambda rows: _in_turn(processes, rows)
 
 
-def serve() -> None:
-    """A process of several: its input is (template, last_alone) and then batches, its output what becomes of each batch."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks ends it
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints must not come between
-    template, last_alone = pickle.load(sys.stdin.buffer)
-    with contextlib.suppress(EOFError):
+def serve(descriptor: int) -> None:
+    """A process of several: its input is (template, last_alone) and then batches; what becomes of each batch goes to `descriptor`."""
+    answers = os.fdopen(descriptor, "wb")
+    with contextlib.suppress(EOFError, BrokenPipeError):  # the process that asks has ended
+        template, last_alone = pickle.load(sys.stdin.buffer)
         while batch := pickle.load(sys.stdin.buffer):
             pickle.dump([_rendered_or_refused(template, row, last_alone) for row in batch], answers)
             answers.flush()
@@ -116,8 +114,18 @@ def _batches(rows: Iterable[Union[ChatRow, Exception]]) -> Iterator[list[Any]]:
 class _Process:
     def __init__(self, num_proc: int):
         path = os.pathsep.join(filter(None, sys.path))  # where this process found what it imported
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self._process = subprocess.Popen([sys.executable, "-c", SERVE], env={**os.environ, "PYTHONPATH": path}, **pipes)
+        read, write = os.pipe()  # not its stdout, on which libraries print
+        self._answers = os.fdopen(read, "rb")
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", SERVE.format(answers=write)],
+                stdin=subprocess.PIPE,
+                stdout=2,
+                pass_fds=[write],
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        finally:
+            os.close(write)
         self._num_proc = num_proc
 
     def __enter__(self) -> _Process:
@@ -125,7 +133,7 @@ class _Process:
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
-        self._process.stdout.close()
+        self._answers.close()
         with contextlib.suppress(OSError):  # of what is not yet written
             self._process.stdin.close()
         self._process.wait()
@@ -141,7 +149,7 @@ class _Process:
 
     def read(self) -> Iterator[Rendered]:
         with self._named():
-            answers = pickle.load(self._process.stdout)
+            answers = pickle.load(self._answers)
         for answer in answers:
             if isinstance(answer, ConfigError):
                 raise answer
@@ -152,6 +160,7 @@ class _Process:
         try:
             yield
         except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
+            self._process.kill()  # where it has not ended yet
             raise ConfigError(
                 f"num_proc: one of {self._num_proc} processes ended (exit code {self._process.wait()}), perhaps for want of memory; if it said why, that "
                 "stands above. Give fewer"

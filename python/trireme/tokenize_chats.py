@@ -142,7 +142,8 @@ def _documents(tokenizer: PreTrainedTokenizerBase, rendered: Iterable[RenderedCh
             raise DataError(f"{batch[0].origin} to {batch[-1].origin}: the tokenizer cannot read a chat: {error}") from error
         for chat, ids, offsets in zip(batch, encoded["input_ids"], encoded["offset_mapping"]):
             is_target = targets_of(offsets, chat.answers)
-            ends.add(ids, is_target, chat.text[chat.answers[-1][1] :])
+            if (last := last_token_of(offsets, chat)) is not None:
+                ends.add(ids[last], chat.text[chat.answers[-1][1] :])
             yield ids, is_target
 
 
@@ -157,6 +158,13 @@ def _batches(rendered: Iterable[RenderedChat]) -> Iterator[list[RenderedChat]]:
             batch, characters = [], 0
     if batch:
         yield batch
+
+
+def last_token_of(offsets: list[Span], chat: RenderedChat) -> Optional[int]:
+    """That of the last character of the chat's last answer, white space apart, which a template may have within its marks."""
+    begin, end = chat.answers[-1]
+    behind = bisect.bisect_left([first for first, _ in offsets], begin + len(chat.text[begin:end].rstrip()))
+    return behind - 1 if behind > 0 else None
 
 
 def targets_of(offsets: list[Span], answers: list[Span]) -> bytes:

@@ -51,6 +51,17 @@ def test_an_answer_before_a_message_is_no_end_and_a_calls_may_be_another(tmp_pat
         assert ends_of(tmp_path) == expected
 
 
+@pytest.mark.filterwarnings("ignore:.*would run on behind each answer")
+def test_white_space_within_the_marks_is_no_end(tmp_path):
+    """As TRL's templates of Qwen3 and LFM2 have it."""
+    template = """{% for m in messages %}{{ m.role + ':' }}{% if m.role == 'assistant' %}{% generation %}{{ m.content + '<|im_end|>\n' }}\
+{% endgeneration %}{% else %}{{ m.content + '<|im_end|>\n' }}{% endif %}{% endfor %}"""
+    for name in ("byte-level", "metaspace"):
+        tokenizer = TOKENIZERS[name]
+        tokenized(tmp_path, tokenizer, template, [GOOD, TWO])
+        assert ends_of(tmp_path) == {"<|im_end|>": tokenizer.convert_tokens_to_ids("<|im_end|>")}
+
+
 def test_a_word_is_no_end(tmp_path):
     template = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
     (words,) = warned(tmp_path, TOKENIZERS["byte-level"], template)
@@ -113,20 +124,20 @@ def test_a_model_that_was_trained_on_chats_stops_where_their_answers_end(base_mo
     assert json.loads((folder / "model/generation_config.json").read_text()) == {"eos_token_id": stops[0]}
 
 
-def test_a_template_given_for_the_chats_is_that_of_the_trained_model(base_model, tmp_path):
+def test_a_template_given_for_the_chats_is_that_of_the_trained_model(base_model, tmp_path, capsys):
     folder, _ = base_model
-    template = plain(CHATML) + "{# mine #}"
-    (tmp_path / "mine.jinja").write_text(template)
+    template = plain(CHATML) + "{# given #}"
+    (tmp_path / "given.jinja").write_text(template)
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in CHATS))
-    words = ["--tokenizer", folder / "model", "--input", tmp_path / "chats.jsonl", "--output", tmp_path / "mine", "--chat_template_path", tmp_path / "mine.jinja"]
-    with pytest.warns(UserWarning, match="would run on"):
-        assert trireme.chats.main([str(word) for word in words]) == 0
-    said = train(folder, tmp_path / "run", data=tmp_path / "mine")
+    words = ["--tokenizer", folder / "model", "--input", tmp_path / "chats.jsonl", "--output", tmp_path / "given", "--chat_template_path", tmp_path / "given.jinja"]
+    assert trireme.chats.main([str(word) for word in words]) == 0
+    assert "would run on" in capsys.readouterr().err
+    said = train(folder, tmp_path / "run", data=tmp_path / "given")
     assert said.count("checkpoints: chat_template.jinja: the chat template by which the chats were written\n") == 1
     run(folder, "export", "--checkpoint", tmp_path / "run", "--out", tmp_path / "trained")
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "trained").chat_template == template
     assert not (folder / "model/chat_template.jinja").exists()
-    said = train(folder, tmp_path / "again", model=tmp_path / "trained", data=tmp_path / "mine")
+    said = train(folder, tmp_path / "again", model=tmp_path / "trained", data=tmp_path / "given")
     assert "checkpoints:" not in said and (tmp_path / "again/checkpoints/step-1/chat_template.jinja").read_text() == template
 
 

@@ -213,7 +213,7 @@ def test_the_command_needs_no_operators_writes_the_set_and_says_how_to_go_on(fol
     words = ["--tokenizer", folder / "model", "--input", folder / "chats.jsonl", "--output", folder / "set"]
     environment = {**os.environ, "TRIREME_OPERATORS": "/none"}
     done = subprocess.run([sys.executable, "-c", COMMAND, *map(str, words)], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0 and "the answers end in '<|im_end|>'" in done.stderr and len(done.stderr.splitlines()) == 2
+    assert done.returncode == 0 and done.stderr.startswith("trireme.chats: warning: the answers end in '<|im_end|>'") and len(done.stderr.splitlines()) == 1
     (document,) = read_set(folder / "set")[0]
     targets = sum(flag for _, flag in document)
     assert f"tokens              {len(document)}\n" in done.stdout and f"predicted           {targets} ({targets / len(document):.1%})" in done.stdout

@@ -82,6 +82,8 @@ def run_data_ranks(group):
             assert one.dtype == other.dtype and torch.equal(one, other)
     with pytest.raises(trireme.ConfigError, match=["something else on another rank", "a NoneType"][group.rank()]):
         HookByToken(lambda some, _: some if group.rank() == 0 else None, data_group)(logits, sequence, labels)
+    with pytest.raises(trireme.ConfigError, match="raised for padding, whose logits and labels are -100, RuntimeError"):
+        HookByToken(lambda some, of: some.gather(-1, of[..., None]), data_group)(logits, sequence, labels.clamp(min=0))
 
 
 def test_data_ranks_pad_what_it_gives_as_a_trainer_would_and_are_refused_together(ranks):

@@ -105,9 +105,15 @@ def test_a_process_that_ends_is_named(tmp_path, monkeypatch):
     assert files_in(tmp_path) == {}
 
 
+def test_what_is_printed_as_python_starts_comes_not_between(tmp_path, monkeypatch):
+    expected = made(tmp_path, ROWS, 1)
+    monkeypatch.setattr(trireme.rendered_chats, "SERVE", "print('hello from site', flush=True); " + trireme.rendered_chats.SERVE)
+    assert made(tmp_path, ROWS, 2) == expected
+
+
 def test_a_process_ends_with_its_input():
     """So none outlives a command that is killed."""
-    done = subprocess.run([sys.executable, "-c", trireme.rendered_chats.SERVE], input=pickle.dumps((None, False)), capture_output=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", trireme.rendered_chats.SERVE.format(answers=1)], input=pickle.dumps((None, False)), capture_output=True, timeout=100)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 

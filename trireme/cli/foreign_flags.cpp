@@ -128,8 +128,7 @@ const std::vector<ForeignProgram>& foreign_programs() {
            {{"preprocessing_num_workers", "dataset_num_proc", "overwrite_cache", "streaming",
              "keep_linebreaks"},
             "not needed: trireme tokenize uses all cores once, python -m trireme.chats as many processes as "
-            "it "
-            "is given, and a run reads the set as it needs it"},
+            "it is given, and a run reads the set as it needs it"},
            {{"trust_remote_code"}, "not needed: no code of a model's folder is ever run"},
            {{"cache_dir", "model_revision", "revision", "token", "use_auth_token"},
             "download first (hf download ORG/NAME): org/name is the snapshot in the Hugging Face cache "

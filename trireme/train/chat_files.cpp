@@ -88,14 +88,14 @@ void add_template(const ChatFormat& chats, const fs::path& model, const fs::path
   const bool of_adapter = chats.chat_template.empty() && !adapter.empty();
   const std::string wanted = of_adapter ? template_of(adapter) : chats.chat_template;
   if (wanted.empty()) return;
-  const std::string own = template_of(model);
-  if (wanted == own) return;
+  const std::string of_model = template_of(model);
+  if (wanted == of_model) return;
   files.texts[kChatTemplateFile] = wanted;
   if (is_file(model / kProcessorTemplateFile))  // which processors prefer
     files.texts[kProcessorTemplateFile] = Json{{"chat_template", as_utf8(wanted)}}.dump(2) + "\n";
   files.notes.push_back(cat(kChatTemplateFile, ": the chat template ",
                             of_adapter ? cat("of ", adapter.string()) : "by which the chats were written",
-                            own.empty() ? "" : ", in place of the model's"));
+                            of_model.empty() ? "" : ", in place of the model's"));
 }
 
 }  // namespace

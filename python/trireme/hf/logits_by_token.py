@@ -70,14 +70,17 @@ class HookByToken:
         What the hook gives, of all tokens, and of padding up to the longest batch of the data ranks.
         """
         tokens = sum(sequence.lengths)
-        result, of_rank, failure = None, None, None
+        result, of_padding, failure, given = None, None, None, ""
         wrong = _wrong_labels(labels, tokens)
         if not wrong:
             of_rank = _cut(labels, sequence.shared.spans(tokens))
             try:
                 result, wrong = self._of_rank(logits, of_rank)
+                if not wrong and self.data_group.size > 1:
+                    given = " for padding, whose logits and labels are -100,"
+                    of_padding = self._of_padding(logits, of_rank)
             except Exception as error:  # others wait for this rank's verdict
-                failure, wrong = error, f"preprocess_logits_for_metrics raised {type(error).__name__}: {error}"
+                failure, wrong = error, f"preprocess_logits_for_metrics raised{given} {type(error).__name__}: {error}"
         kinds = "" if wrong else repr([(value.dtype, value.shape[2:]) for value in _values(result)])
         # Together, so that what one rank is refused for, all are: of the sample first, then of all data ranks.
         refused, longest = bool(wrong), tokens
@@ -95,7 +98,7 @@ class HookByToken:
             ) from failure
         whole = [_gathered(value.to(logits.device), sequence) for value in _values(result)]
         if longest > tokens:
-            whole = self._padded(whole, longest - tokens, logits, of_rank)
+            whole = _padded(whole, longest - tokens, of_padding)
         return tuple(whole) if isinstance(result, tuple) else whole[0]
 
     def _of_rank(self, logits: torch.Tensor, labels: Any) -> tuple[Any, str]:
@@ -116,14 +119,15 @@ class HookByToken:
         same = len(alone) == len(values) and all(map(_same, alone, (value[:, begin:end] for value in values)))
         return result, "" if same else "preprocess_logits_for_metrics gave other values for some tokens where it had them without the others"
 
-    def _padded(self, values: Sequence[torch.Tensor], missing: int, logits: torch.Tensor, labels: Any) -> list[torch.Tensor]:
-        """By what the hook gives for padding, as a trainer calls it.
+    def _of_padding(self, logits: torch.Tensor, labels: Any) -> Sequence[torch.Tensor]:
+        """What it gives for a token of padding, as a trainer calls it."""
+        return _values(self.hook(torch.full_like(logits[:, :1], _PADDING), _each(lambda some: torch.full_like(some[:, :1], _PADDING), labels)))
 
-        Accelerate would add -100, which makes numbers of bool on a short rank alone.
-        """
-        of_padding = self.hook(torch.full_like(logits[:, :1], _PADDING), _each(lambda some: torch.full_like(some[:, :1], _PADDING), labels))
-        ends = [end.to(value).expand(-1, missing, *value.shape[2:]) for value, end in zip(values, _values(of_padding))]
-        return [torch.cat(pair, dim=1) for pair in zip(values, ends)]
+
+def _padded(values: Sequence[torch.Tensor], missing: int, of_padding: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Accelerate would add -100, which makes numbers of bool on a short rank alone."""
+    ends = [end.to(value).expand(-1, missing, *value.shape[2:]) for value, end in zip(values, of_padding)]
+    return [torch.cat(pair, dim=1) for pair in zip(values, ends)]
 
 
 def _values(result: Any) -> Sequence[Any]:
