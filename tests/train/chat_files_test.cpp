@@ -216,6 +216,20 @@ TEST_F(RunOnChats, is_continued_with_its_ends) {
   EXPECT_EQ(stops(train_on_ranks(1, next).outcome.checkpoint), Json({3, 7, 9}));
 }
 
+TEST_F(RunOnChats, that_goes_on_with_chats_of_another_template_has_theirs_and_says_so) {
+  const auto say_template = [&](const char* text) {
+    std::ofstream(run_.tokens().string() + ".set.json") << Json{{"format", 1}, {"chat_template", text}};
+  };
+  TrainOptions options = this->options("run");
+  say_template("before");
+  EXPECT_THAT(train_on_ranks(1, options, 2).output, Not(HasSubstr("another chat template")));
+  say_template("now");
+  options.resume_from_checkpoint = "true";
+  const TinyOutcome trained = train_on_ranks(1, options);
+  EXPECT_EQ(testing::bytes_of(trained.outcome.checkpoint / "chat_template.jinja"), "now");
+  EXPECT_THAT(trained.output, HasSubstr("are written by another chat template than those before"));
+}
+
 TEST_F(RunOnChats, of_lora_hands_the_ends_to_one_that_begins_with_its_adapter) {
   TrainOptions first = options("first");
   first.engine.lora.rank = 4;
