@@ -40,8 +40,9 @@ class Agreement {
   // [rank], also of a struct of numbers of 8 bytes each (bytes between them would have no value).
   template <typename T>
   std::vector<T> gather_one(const T& value) {
-    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(int64_t) == 0);
-    using Words = std::array<int64_t, sizeof(T) / sizeof(int64_t)>;
+    constexpr size_t kWord_bytes = 8;
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % kWord_bytes == 0);
+    using Words = std::array<int64_t, sizeof(T) / kWord_bytes>;
     const auto words = std::bit_cast<Words>(value);
     std::vector<T> result;
     for (const std::vector<int64_t>& row : gather(std::vector(words.begin(), words.end()))) {
