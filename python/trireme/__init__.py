@@ -6,9 +6,9 @@ from .batch import gather, shard
 from .engine import TrainingRun, engine_binary, train
 from .errors import ConfigError, DataError, RunFailed
 from .fused_loss import fused_loss
+from .gradient_sums import sum_gradients
 from .linear_cross_entropy import linear_cross_entropy
 from .long_context_data_collator import LongContextDataCollator
-from .gradient_sums import sum_gradients
 from .loss import count_targets, loss
 from .metrics_file import Evaluation, Step
 from .offload import offload_activations

@@ -22,8 +22,8 @@ class AnswerEnds:
         self._seen = set[int]()
 
     def add(self, end: int, behind: str) -> None:
-        """Of a chat whose last answer ends in this token, white space apart, and has this text behind it. Where a message follows, the answer may end otherwise (gpt-oss: in a token
-        that also stands within answers), and is passed over.
+        """Of a chat whose last answer ends in this token, white space apart, and has this text behind it. Where a message follows, the
+        answer may end otherwise (gpt-oss: in a token that also stands within answers), and is passed over.
         """
         if not behind.strip():
             self._seen.add(end)

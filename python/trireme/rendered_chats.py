@@ -15,7 +15,7 @@ import os
 import pickle
 import subprocess
 import sys
-from typing import Any, Callable, Iterable, Iterator, Union
+from typing import Any, Callable, Iterable, Iterator, Optional, Union
 
 from .chat_answers import ChatTemplate, Span
 from .chat_rows import ChatRow
@@ -76,7 +76,7 @@ def _rendered_or_refused(template: ChatTemplate, row: ChatRow, last_alone: bool)
 
 def _in_turn(processes: list[_Process], rows: Iterable[ChatRow]) -> Iterator[Rendered]:
     failure, busy = None, list[_Process]()
-    for process, batch in zip(itertools.cycle(processes), _batches(_with_failure(rows))):
+    for process, batch in zip(itertools.cycle(processes), in_batches(_with_failure(rows), _line_bytes, BATCH_BYTES, BATCH_ROWS)):
         if len(busy) == len(processes):  # then the first of them is this one
             yield from busy.pop(0).read()
         if isinstance(batch[-1], Exception):
@@ -98,15 +98,20 @@ def _with_failure(rows: Iterable[ChatRow]) -> Iterator[Union[ChatRow, Exception]
         yield error
 
 
-def _batches(rows: Iterable[Union[ChatRow, Exception]]) -> Iterator[list[Any]]:
+def _line_bytes(row: Union[ChatRow, Exception]) -> int:
+    return len(row.value) if isinstance(row, ChatRow) and isinstance(row.value, bytes) else 0
+
+
+def in_batches(items: Iterable[Any], size_of: Callable[[Any], int], size: int, most: Optional[int] = None) -> Iterator[list[Any]]:
+    """Each ends with the item that fills it up to `size`, or is its `most`-th."""
     batch: list[Any] = []
-    size = 0
-    for row in rows:
-        batch.append(row)
-        size += len(row.value) if isinstance(row, ChatRow) and isinstance(row.value, bytes) else 0
-        if len(batch) == BATCH_ROWS or size >= BATCH_BYTES:
+    filled = 0
+    for item in items:
+        batch.append(item)
+        filled += size_of(item)
+        if len(batch) == most or filled >= size:
             yield batch
-            batch, size = [], 0
+            batch, filled = [], 0
     if batch:
         yield batch
 

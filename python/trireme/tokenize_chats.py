@@ -19,7 +19,7 @@ from .answer_ends import AnswerEnds
 from .chat_answers import ChatTemplate, Span
 from .chat_rows import Chats, read_chats
 from .errors import ConfigError, DataError
-from .rendered_chats import Rendered, RenderedChat, renderer
+from .rendered_chats import Rendered, RenderedChat, in_batches, renderer
 from .set_fingerprint import set_fingerprint
 from .tested_transformers import refuse_untested_transformers
 from .token_set import SetReport, write_documents
@@ -132,7 +132,7 @@ def _with_whole_offsets(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokeniz
 
 def _documents(tokenizer: PreTrainedTokenizerBase, rendered: Iterable[RenderedChat], ends: AnswerEnds) -> Iterator[tuple[list[int], bytes]]:
     first = True
-    for batch in _batches(rendered):
+    for batch in in_batches(rendered, lambda chat: len(chat.text), BATCH_CHARACTERS):
         if first:
             ends.warn_of_endless(batch[0].origin, batch[0].text[: batch[0].answers[-1][1]])
             first = False
@@ -145,19 +145,6 @@ def _documents(tokenizer: PreTrainedTokenizerBase, rendered: Iterable[RenderedCh
             if (last := last_token_of(offsets, chat)) is not None:
                 ends.add(ids[last], chat.text[chat.answers[-1][1] :])
             yield ids, is_target
-
-
-def _batches(rendered: Iterable[RenderedChat]) -> Iterator[list[RenderedChat]]:
-    batch: list[RenderedChat] = []
-    characters = 0
-    for chat in rendered:
-        batch.append(chat)
-        characters += len(chat.text)
-        if characters >= BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
 
 
 def last_token_of(offsets: list[Span], chat: RenderedChat) -> Optional[int]:

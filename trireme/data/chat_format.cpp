@@ -1,9 +1,8 @@
 #include "trireme/data/chat_format.h"
 
-#include <limits>
-
 #include "trireme/base/folder_entries.h"
 #include "trireme/data/set_fingerprint.h"
+#include "trireme/data/tokenizer_vocabulary.h"
 
 namespace trireme {
 namespace {
@@ -18,8 +17,8 @@ ChatFormat parse_chat_format(const Json& json, const std::string& origin) {
   format.chat_template = text_value(json, kTemplate, origin, "");
   if (find_field(json, kEndTokens, origin) == nullptr) return format;
   for (const auto& [token, id] : object_value(json, kEndTokens, origin).items())
-    format.end_tokens[token] = whole_number(id, {0, std::numeric_limits<int32_t>::max()},
-                                            cat(origin, ": ", kEndTokens, ": ", quotation(token)));
+    format.end_tokens[token] =
+        whole_number(id, {0, kLargestId}, cat(origin, ": ", kEndTokens, ": ", quotation(token)));
   return format;
 }
 
@@ -28,9 +27,10 @@ void write_chat_format(const ChatFormat& format, Json& json) {
   if (!format.chat_template.empty()) json[kTemplate] = format.chat_template;
 }
 
-void join(ChatFormat& format, const ChatFormat& other) {
+bool join(ChatFormat& format, const ChatFormat& other) {
   format.end_tokens.insert(other.end_tokens.begin(), other.end_tokens.end());
   if (format.chat_template.empty()) format.chat_template = other.chat_template;
+  return other.chat_template.empty() || other.chat_template == format.chat_template;
 }
 
 ChatFormat chat_format_of_sets(const std::vector<std::filesystem::path>& prefixes,
@@ -41,9 +41,8 @@ ChatFormat chat_format_of_sets(const std::vector<std::filesystem::path>& prefixe
     const std::filesystem::path file = set_fingerprint_file(prefix);
     if (!is_name_taken(file)) continue;
     const ChatFormat of_set = parse_chat_format(read_json(file), file.string());
-    join(format, of_set);
     if (first.empty() && !of_set.chat_template.empty()) first = file;
-    if (!of_set.chat_template.empty() && of_set.chat_template != format.chat_template)
+    if (!join(format, of_set))
       note(cat("the chats of ", first.string(), " and ", file.string(),
                " are written by two chat templates: that of the former is taken"));
   }

@@ -28,8 +28,8 @@ struct ChatFormat {
 ChatFormat parse_chat_format(const Json& json, const std::string& origin);
 // Writes the fields that are not empty into an object.
 void write_chat_format(const ChatFormat& format, Json& json);
-// Adds what `other` has; a template where there is none yet.
-void join(ChatFormat& format, const ChatFormat& other);
+// Adds what `other` has; a template where there is none yet. False: `other` has another one, which is not taken.
+bool join(ChatFormat& format, const ChatFormat& other);
 // Of all these sets together; of texts, and of sets of other programs, nothing. Of several templates the
 // first is taken, and `note` is told.
 ChatFormat chat_format_of_sets(const std::vector<std::filesystem::path>& prefixes,

@@ -11,6 +11,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/input_file.h"
+#include "trireme/model/checkpoint_files.h"
 #include "trireme/model/model_config.h"
 #include "trireme/model/rope_override.h"
 
@@ -62,7 +63,7 @@ std::optional<int64_t> more_positions(const fs::path& from, const fs::path& to) 
 }  // namespace
 
 void lengthen_tokenizer(const fs::path& from, const fs::path& to) {
-  const fs::path file = to / "tokenizer_config.json";
+  const fs::path file = to / kTokenizerConfigFile;
   if (!is_there(file) || !is_there(from / "config.json")) return;
   const std::optional<int64_t> positions = more_positions(from, to);
   if (!positions) return;

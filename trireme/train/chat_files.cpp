@@ -1,7 +1,6 @@
 #include "trireme/train/chat_files.h"
 
 #include <cstdint>
-#include <limits>
 #include <utility>
 
 #include "trireme/base/contains.h"
@@ -9,6 +8,7 @@
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/input_file.h"
 #include "trireme/base/joined.h"
+#include "trireme/data/tokenizer_vocabulary.h"
 #include "trireme/model/checkpoint_files.h"
 #include "trireme/train/checkpoint_names.h"
 
@@ -25,8 +25,7 @@ std::vector<int64_t> stops_of(const Json& json, const fs::path& file) {
   if (found == nullptr) return {};
   std::vector<int64_t> ids;
   for (const Json& id : found->is_array() ? *found : Json::array({*found}))
-    ids.push_back(
-        whole_number(id, {-1, std::numeric_limits<int32_t>::max()}, cat(file.string(), ": ", kEos)));
+    ids.push_back(whole_number(id, {-1, kLargestId}, cat(file.string(), ": ", kEos)));
   return ids;
 }
 

@@ -1,5 +1,7 @@
 #include "trireme/train/publish_checkpoint.h"
 
+#include <set>
+
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
 #include "trireme/base/make_folder.h"
@@ -77,10 +79,11 @@ void publish_checkpoint(const RunDirectory& run, const CheckpointTexts& contents
   manifest.ranks = contents.ranks;
   for (size_t rank = 0; rank < shards.size(); ++rank)
     if (shards[rank].bytes > 0) manifest.files[shard_name(static_cast<int>(rank))] = shards[rank];
-  std::vector<std::string> names = copy_tokenizer(contents.tokenizer_from, temporary);
+  const std::vector<std::string> of_model = copy_tokenizer(contents.tokenizer_from, temporary);
+  std::set<std::string> names(of_model.begin(), of_model.end());
   for (const auto& [name, text] : contents.texts) {  // some in place of the model's
     write_durable(temporary / name, text);
-    names.push_back(name);
+    names.insert(name);
   }
   lengthen_tokenizer(contents.tokenizer_from, temporary);
   for (const std::string& name : names) manifest.files[name] = describe_file(temporary / name);

@@ -114,14 +114,9 @@ void RunInProgress::find_chats() {
   const std::filesystem::path begun = resume_from_          ? resume_from_->path
                                       : !continued_.empty() ? continued_
                                                             : options_.engine.lora.adapter;
-  if (!begun.empty()) {
-    const ChatFormat before = saved_chat_format(begun);
-    if (!before.chat_template.empty() && !chats_.chat_template.empty() &&
-        before.chat_template != chats_.chat_template)
-      note(cat("the chats of this run's sets are written by another chat template than those before (",
-               begun.string(), "): that of the sets is taken"));
-    join(chats_, before);
-  }
+  if (!begun.empty() && !join(chats_, saved_chat_format(begun)))
+    note(cat("the chats of this run's sets are written by another chat template than those before (",
+             begun.string(), "): that of the sets is taken"));
   chat_files_ = chat_files(chats_, options_.model_dir,
                            !begun.empty() && is_adapter_folder(begun) ? begun : std::filesystem::path());
   for (const std::string& text : chat_files_.notes) note("checkpoints: " + text);
