@@ -145,7 +145,7 @@ def reference(model, input_ids, labels):
 def gradients(model):
     """Of every parameter that is trained, under its names in files; zero where the loss does not reach it."""
     whole = model.config.get_text_config() is not model.config
-    trained = [(name.replace(".default.", ".").replace("model.language_model.", "model."), parameter)
+    trained = [(name.replace(".modules_to_save.default.", ".").replace(".default.", ".").replace("model.language_model.", "model."), parameter)
                for name, parameter in model.named_parameters()
                if parameter.requires_grad and not (whole and reads_images(name))]
     return {"grad." + in_file: gradient.float() for name, parameter in trained for in_file, gradient

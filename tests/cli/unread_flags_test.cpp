@@ -50,6 +50,7 @@ TEST(UnreadFlags, are_refused_by_their_name_with_what_would_read_them) {
            {"--loss_scale_window", "100", "--fp16", {"--fp16"}},
            {"--lora_alpha", "32", "--lora_r", {"--lora_r", "4"}},
            {"--lora_target_modules", "all-linear", "--lora_r", {"--lora_r", "4"}},
+           {"--lora_modules_to_save", "norm", "--lora_r", {"--lora_r", "4"}},
            {"--warmup_type", "log", "--warmup_steps", {"--warmup_ratio", "0.1"}},
            {"--warmup_type", "log", "--warmup_ratio", {"--context_stages", R"([{"warmup_steps": 2}])"}},
            {"--resume_with_new_data",

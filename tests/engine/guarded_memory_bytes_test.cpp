@@ -52,11 +52,12 @@ std::vector<MemoryCase> cases_beside_the_host() {
          offload(ZeroStage::gradients, Offload::none)(o);
          o.planned_batch.micro_batches = 3;
        }},
-      {"tied, 2 ranks, LoRA, ZeRO 2, optimizer on the host, two micro-batches", testing::tied_model, 2, 2, 1,
-       512,
+      {"tied, 2 ranks, LoRA, embedding whole, ZeRO 2, optimizer on the host, two micro-batches",
+       testing::tied_model, 2, 2, 1, 512,
        [=](EngineOptions& o) {
          offload(ZeroStage::gradients, Offload::none)(o);
          o.lora.rank = 24;
+         o.lora.modules_to_save = "embed_tokens";
          o.planned_batch.micro_batches = 2;
        }},
       {"grouped, 2 ranks, parameters on disk", testing::grouped_model, 2, 2, 1, 512,

@@ -116,6 +116,7 @@ TEST(HostMemoryBytes, of_lora_are_the_model_that_left_the_gpu_and_the_adapters_m
   inputs.tile_bytes = inputs.storage_bytes = 2;
   inputs.model.adapter_rank = 4;
   inputs.model.adapter_elements.assign(kLayers, 6400);
+  inputs.model.first_adapted_unit = static_cast<int>(inputs.model.first_layer_unit());
   const int64_t share = kLayers * 6400 / 4;
   const MemoryForecast before = memory_forecast(inputs);
   EXPECT_EQ(before.peak[optimizer], share * (4 + 8));

@@ -182,6 +182,9 @@ std::vector<MemoryCase> memory_cases() {
     changes.emplace_back([](EngineOptions& o) { o.lora.rank = 24; });
     return with(std::move(changes));
   };
+  const auto whole = [](const char* modules) {
+    return [modules](EngineOptions& o) { o.lora.modules_to_save = modules; };
+  };
   const auto zero = [](int stage) {
     return [stage](EngineOptions& o) { o.zero = static_cast<ZeroStage>(stage); };
   };
@@ -214,10 +217,11 @@ std::vector<MemoryCase> memory_cases() {
   const auto few_logits = [](EngineOptions& o) { o.logits_tile_tokens = 16; };
   return {
       {"grouped, 1 rank, LoRA", grouped_model, 1, 1, 1, 1024, lora()},
-      {"tied, 2 ranks, LoRA, ZeRO 3, all kept", tied_model, 2, 2, 1, 1024, lora({all_kept, zero(3)})},
+      {"tied, 2 ranks, LoRA, embedding and norms whole, ZeRO 3, all kept", tied_model, 2, 2, 1, 1024,
+       lora({all_kept, zero(3), whole("embed_tokens,norm")})},
       {"uneven, 4 ranks, LoRA, ZeRO 2, bf16", uneven_model, 4, 4, 1, 1201, lora({zero(2), bf16})},
-      {"grouped, 1 rank, LoRA, bf16, updates in backward", grouped_model, 1, 1, 1, 512,
-       lora({bf16, in_backward})},
+      {"grouped, 1 rank, LoRA, embedding and head whole, bf16, updates in backward", grouped_model, 1, 1, 1,
+       512, lora({bf16, in_backward, whole("embed_tokens,lm_head")})},
       {"gemma3, 2 ranks, LoRA, ZeRO 1, layer inputs kept", gemma3_model, 2, 2, 1, 1024,
        lora({inputs_kept, zero(1)})},
       {"mixture, 1 rank, LoRA of attention", mixture_model, 1, 1, 1, 1024, lora()},

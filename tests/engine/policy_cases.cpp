@@ -273,7 +273,11 @@ void write_policy_model(const std::filesystem::path& folder) {
   Json config = tiny_llama_config();
   config["num_hidden_layers"] = kLayers;
   write_tiny_model(folder, config);
-  write_tiny_adapter(folder, folder / kAdapter, {.rank = 3, .alpha = 4, .targets = {"all-linear"}});
+  write_tiny_adapter(folder, folder / kAdapter,
+                     {.rank = 3,
+                      .alpha = 4,
+                      .targets = {"all-linear"},
+                      .modules_to_save = {"embed_tokens", "lm_head", "norm"}});
 }
 
 }  // namespace trireme::testing

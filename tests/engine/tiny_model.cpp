@@ -4,6 +4,7 @@
 
 #include "trireme/model/checkpoint_files.h"
 #include "trireme/model/lora_files.h"
+#include "trireme/model/make_adapters.h"
 #include "trireme/model/unit_weights.h"
 
 namespace trireme::testing {
@@ -166,17 +167,19 @@ void write_tiny_model(const std::filesystem::path& folder, const Json& config, d
 void write_tiny_adapter(const std::filesystem::path& model, const std::filesystem::path& folder,
                         const LoraConfig& lora, double spread) {
   const ModelConfig config = read_model_config(model);
-  const Adapters adapters = make_adapters(config, make_model_layout(config), lora, "test");
+  ModelLayout layout = make_model_layout(config);
+  layout.adapters = make_adapters(config, layout, lora, {"test", "test"});
   std::filesystem::create_directories(folder);
-  write_adapter(
-      folder, adapters, {.config = lora, .model = model.string(), .whole_type = {}}, [&](int64_t layer) {
-        at::Tensor flat = at::zeros({adapters.units[static_cast<size_t>(layer)].elements});
-        for (const ParameterSpec& parameter : adapters.units[static_cast<size_t>(layer)].parameters) {
-          auto generator = at::make_generator<at::CPUGeneratorImpl>(std::hash<std::string>{}(parameter.name));
-          parameter_view(flat, parameter).normal_(0, spread, generator);
-        }
-        return flat;
-      });
+  write_adapter(folder, layout, {.config = lora, .model = model.string(), .whole_type = {}}, [&](int number) {
+    const UnitSpec& unit = layout.trained()[static_cast<size_t>(number)];
+    at::Tensor flat = at::zeros({unit.elements});
+    for (const ParameterSpec& parameter : unit.parameters) {
+      auto generator = at::make_generator<at::CPUGeneratorImpl>(std::hash<std::string>{}(parameter.name));
+      const bool around_one = scales_a_norm(parameter.name) && !config.norms_add_one;
+      parameter_view(flat, parameter).normal_(around_one ? 1.0 : 0.0, spread, generator);
+    }
+    return flat;
+  });
 }
 
 TokenBatch slice_of_batch(int64_t batch, int64_t vocabulary, uint64_t seed, const SampleLayout& layout,

@@ -11,6 +11,7 @@
 #include "trireme/base/safetensors_writer.h"
 #include "trireme/model/adapted_linear.h"
 #include "trireme/model/lora_files.h"
+#include "trireme/model/make_adapters.h"
 #include "trireme/model/unit_weights.h"
 
 #include "tests/support/error_message.h"
@@ -28,9 +29,14 @@ using ::testing::HasSubstr;
 ModelConfig model(const char* fixture) {
   return read_model_config(testing::source_folder() / "tests/parity/fixtures" / fixture);
 }
-Adapters adapters_of(const char* fixture, const LoraConfig& lora) {
+ModelLayout layout_of(const char* fixture, const LoraConfig& lora) {
   const ModelConfig config = model(fixture);
-  return make_adapters(config, make_model_layout(config), lora, "test");
+  ModelLayout layout = make_model_layout(config);
+  layout.adapters = make_adapters(config, layout, lora, {"targets", "whole"});
+  return layout;
+}
+Adapters adapters_of(const char* fixture, const LoraConfig& lora) {
+  return layout_of(fixture, lora).adapters;
 }
 
 // A unit of one matrix of three parameters (q|k|v), with a bias, adapted in the first and the last.
@@ -51,7 +57,11 @@ struct Case {
     lora.matrix(1, {{"q.lora_B.weight", 4}}, kRank);
     lora.matrix(2, {{"v.lora_B.weight", 6}}, kRank);
     adapter_unit = lora.finish();
-    adapters = {{adapter_unit}, {{{.slot = 0, .a = 0, .rows = {{0, 4, 1}, {7, 6, 2}}}}}, kRank, 1.5};
+    adapters = {.units = {adapter_unit},
+                .matrices = {{{.slot = 0, .a = 0, .rows = {{0, 4, 1}, {7, 6, 2}}}}},
+                .whole = {{}},
+                .rank = kRank,
+                .scale = 1.5};
     flat = at::randn({unit.elements}, at::kDouble);
     adapter_flat = at::randn({adapter_unit.elements}, at::kDouble);
   }
@@ -91,8 +101,7 @@ TEST(AdaptedLinear, output_input_gradient_and_gradients_are_those_of_autograd) {
 
   // Over two tiles, into memory that holds anything.
   const at::Tensor gradient = at::full({c.adapter_unit.elements}, 7.0, at::kDouble);
-  UnitGradients frozen(c.unit, at::kCPU,
-                       std::make_unique<UnitGradients>(gradient, c.adapter_unit, SumState::undefined));
+  UnitGradients frozen(c.unit, at::kCPU, {gradient, c.adapter_unit, SumState::undefined}, {});
   for (const auto& [begin, count] : {std::pair{0, 4}, {4, 3}})
     add_adapted_linear_gradients(frozen, w, 0, 1, c.dy.narrow(0, begin, count), c.x.narrow(0, begin, count));
   frozen.finish();
@@ -113,7 +122,11 @@ TEST(AdaptedLinear, in_16_bits_is_at_most_twice_as_far_off_as_the_plain_products
   lora.matrix(0, {{"q.lora_A.weight", kRank}}, kK);
   lora.matrix(1, {{"q.lora_B.weight", kN}}, kRank);
   const UnitSpec adapter_unit = lora.finish();
-  const Adapters adapters{{adapter_unit}, {{{.slot = 0, .a = 0, .rows = {{0, kN, 1}}}}}, kRank, kScale};
+  const Adapters adapters{.units = {adapter_unit},
+                          .matrices = {{{.slot = 0, .a = 0, .rows = {{0, kN, 1}}}}},
+                          .whole = {{}},
+                          .rank = kRank,
+                          .scale = kScale};
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
     at::manual_seed(4);
     const auto draw = [&](at::IntArrayRef sizes, double spread) {
@@ -139,8 +152,7 @@ TEST(AdaptedLinear, in_16_bits_is_at_most_twice_as_far_off_as_the_plain_products
     UnitWeights w = bind_weights(flat, unit);
     w.adapt(adapter_flat, adapters, 0);
     const at::Tensor gradient = at::empty({adapter_unit.elements}, at::kFloat);
-    UnitGradients frozen(unit, at::kCPU,
-                         std::make_unique<UnitGradients>(gradient, adapter_unit, SumState::undefined));
+    UnitGradients frozen(unit, at::kCPU, {gradient, adapter_unit, SumState::undefined}, {});
     add_adapted_linear_gradients(frozen, w, 0, 1, dy, x);
     frozen.finish();
     const std::vector<at::Tensor> sums = bind_weights(gradient, adapter_unit);
@@ -184,13 +196,103 @@ TEST(Adapters, of_every_layer_have_pefts_names_and_shapes) {
 }
 
 TEST(Adapters, cost_a_token_four_products_of_the_model_and_six_of_their_own) {
-  const ModelConfig config = model("llama");
-  ModelLayout layout = make_model_layout(config);
-  const auto of_model = static_cast<double>(layout.matmul_parameter_count());
-  EXPECT_EQ(layout.flops_per_token(), 6 * of_model);
-  layout.adapters = make_adapters(config, layout, {.rank = 2, .alpha = 2, .targets = {"v_proj"}}, "test");
-  EXPECT_EQ(layout.trained_parameter_count(), 2 * 2 * (32 + 16));
-  EXPECT_EQ(layout.flops_per_token(), 4 * of_model + 6 * 2 * 2 * (32 + 16));
+  const ModelLayout whole = make_model_layout(model("llama"));
+  const auto of_model = static_cast<double>(whole.matmul_parameter_count());
+  EXPECT_EQ(whole.flops_per_token(), 6 * of_model);
+  LoraConfig lora{.rank = 2, .alpha = 2, .targets = {"v_proj"}};
+  EXPECT_EQ(layout_of("llama", lora).trained_parameter_count(), 2 * 2 * (32 + 16));
+  EXPECT_EQ(layout_of("llama", lora).flops_per_token(), 4 * of_model + 6 * 2 * 2 * (32 + 16));
+  lora.modules_to_save = {"norm", "embed_tokens"};
+  EXPECT_EQ(layout_of("llama", lora).flops_per_token(), 4 * of_model + 6 * 2 * 2 * (32 + 16))
+      << "no products";
+  lora.modules_to_save = {"lm_head"};
+  const ParameterSpec& head = whole.units.back().parameters.back();
+  EXPECT_EQ(layout_of("llama", lora).flops_per_token(),
+            4 * of_model + 6 * 2 * 2 * (32 + 16) + 2 * static_cast<double>(head.elements));
+}
+
+TEST(Adapters, hold_whole_what_modules_to_save_ends_the_name_of) {
+  const auto trained = [](const char* fixture, const std::vector<std::string>& modules) {
+    std::vector<std::string> names;
+    for (const UnitSpec& unit :
+         layout_of_whole_parameters(
+             adapters_of(fixture, {.rank = 1, .alpha = 1, .targets = {"v_proj"}, .modules_to_save = modules}))
+             .units)
+      for (const ParameterSpec& spec : unit.parameters) names.push_back(spec.name);
+    return names;
+  };
+  EXPECT_THAT(trained("llama", {}), ::testing::IsEmpty());
+  EXPECT_THAT(
+      trained("llama", {"embed_tokens", "norm"}),
+      ElementsAre("model.embed_tokens.weight", "model.layers.0.input_layernorm.weight",
+                  "model.layers.0.post_attention_layernorm.weight", "model.layers.1.input_layernorm.weight",
+                  "model.layers.1.post_attention_layernorm.weight", "model.norm.weight"));
+  EXPECT_THAT(trained("llama", {"model.norm", "lm_head"}),
+              ::testing::UnorderedElementsAre("model.norm.weight", "lm_head.weight"));
+  EXPECT_THAT(trained("llama", {"layers.1.input_layernorm"}),
+              ElementsAre("model.layers.1.input_layernorm.weight"));
+  EXPECT_THAT(trained("gemma3_whole", {"model.language_model.norm"}), ElementsAre("model.norm.weight"));
+}
+
+TEST(Adapters, begin_with_the_embedding_only_where_it_is_trained) {
+  const auto first = [](const std::vector<std::string>& modules) {
+    return adapters_of("llama", {.rank = 1, .alpha = 1, .targets = {"v_proj"}, .modules_to_save = modules});
+  };
+  EXPECT_EQ(first({"lm_head"}).first_unit, 1);
+  EXPECT_EQ(first({"lm_head"}).units.size(), 3U);
+  EXPECT_EQ(first({"embed_tokens"}).first_unit, 0);
+  EXPECT_EQ(first({"embed_tokens"}).units.size(), 3U);
+}
+
+TEST(Adapters, refuse_to_train_whole_what_is_not_there_or_not_built) {
+  const auto message = [](const char* fixture, const std::vector<std::string>& modules, bool ties = true) {
+    return testing::message_of<ConfigError>([&] {
+      adapters_of(fixture, {.rank = 1,
+                            .alpha = 1,
+                            .targets = {"all-linear"},
+                            .modules_to_save = modules,
+                            .ties_embedding = ties});
+    });
+  };
+  EXPECT_THAT(message("llama", {"norm", "score"}),
+              AllOf(HasSubstr("whole: "), HasSubstr("no module 'score'"), HasSubstr("embed_tokens")));
+  EXPECT_THAT(message("llama", {"q_proj"}), HasSubstr("layers.0.self_attn.q_proj whole"));
+  EXPECT_THAT(message("qwen2_tied", {"lm_head"}), HasSubstr("name embed_tokens"));
+  EXPECT_THAT(message("qwen2_tied", {"embed_tokens"}, /*ties=*/false), HasSubstr("ensure_weight_tying"));
+  EXPECT_THAT(message("gemma4_inputs", {"embed_tokens"}), HasSubstr("embed_tokens whole"));
+  EXPECT_THAT(message("qwen3_moe", {"mlp.gate"}), HasSubstr("mlp.gate whole"));
+  for (const char* text : {"norm,", "[norm]", ".*norm"})
+    EXPECT_THAT(testing::message_of<ConfigError>([&] { lora_modules_to_save(text); }),
+                HasSubstr("--lora_modules_to_save"));
+  EXPECT_THAT(lora_modules_to_save("norm, embed_tokens,norm"), ElementsAre("embed_tokens", "norm"));
+  EXPECT_THAT(lora_modules_to_save(""), ::testing::IsEmpty());
+}
+
+// A norm that is trained and one that is not, beside a matrix that is and one that is not.
+TEST(UnitGradients, of_a_frozen_unit_are_those_of_what_is_trained_whole) {
+  UnitBuilder build("head", "", 4);
+  build.matrix(0, {{"kept.weight", 4}}, 3);
+  build.vector(1, {{"kept_norm.weight", 3}});
+  build.matrix(2, {{"lm_head.weight", 4}}, 3);
+  build.vector(3, {{"norm.weight", 3}});
+  const UnitSpec unit = build.finish();
+  UnitBuilder whole("head.lora", "", 2);
+  whole.vector(0, {{"norm.weight", 3}});
+  whole.matrix(1, {{"lm_head.weight", 4}}, 3);
+  const UnitSpec trained = whole.finish();
+  const at::Tensor gradient = at::full({trained.elements}, 7.0), dy = at::randn({5, 4}),
+                   x = at::randn({5, 3});
+  UnitGradients sums(unit, at::kCPU, {gradient, trained, SumState::undefined}, {{3, 0}, {2, 1}});
+  for (int tile = 0; tile < 2; ++tile) {
+    sums.add_linear(0, std::nullopt, dy, x);
+    sums.to_add(1).add_(1);
+    sums.add_linear(2, std::nullopt, dy, x);
+    sums.to_add(3).add_(2);
+  }
+  sums.finish();
+  const std::vector<at::Tensor> got = bind_weights(gradient, trained);
+  EXPECT_TRUE(got[0].equal(at::full({3}, 4.0)));
+  EXPECT_TRUE(at::allclose(got[1], 2 * dy.t().mm(x), 1e-5, 1e-5));
 }
 
 TEST(Adapters, of_a_mixture_leave_router_and_experts_out) {
@@ -271,12 +373,13 @@ TEST(Adapters, begin_uniform_in_a_and_zero_in_b_by_seed_and_name_alone) {
 TEST(AdapterFolder, is_read_as_it_was_written_and_asks_for_its_own_rank_and_modules) {
   const testing::TemporaryFolder folder;
   const LoraConfig lora{.rank = 2, .alpha = 5, .rslora = true, .targets = {"v_proj", "up_proj"}};
-  const Adapters adapters = adapters_of("llama", lora);
+  const ModelLayout written = layout_of("llama", lora);
+  const Adapters& adapters = written.adapters;
   EXPECT_NEAR(adapters.scale, 5 / std::sqrt(2.0), 1e-15);
-  const auto values = [&](int64_t layer) {
-    return initial_adapter_values(adapters.units[static_cast<size_t>(layer)], 9);
+  const auto values = [&](int number) {
+    return initial_adapter_values(adapters.units[static_cast<size_t>(number)], 9);
   };
-  write_adapter(folder.path(), adapters, {.config = lora, .model = "org/model", .whole_type = {}}, values);
+  write_adapter(folder.path(), written, {.config = lora, .model = "org/model", .whole_type = {}}, values);
   const AdapterFolder read = read_adapter_config(folder.path());
   EXPECT_EQ(read.model, "org/model");
   LoraOptions options;
@@ -296,17 +399,25 @@ TEST(AdapterFolder, is_read_as_it_was_written_and_asks_for_its_own_rank_and_modu
 TEST(AdapterFolder,
      of_the_language_model_inside_a_whole_one_has_the_whole_ones_names_and_meets_its_modules_alone) {
   const testing::TemporaryFolder folder;
-  const LoraConfig lora{.rank = 2, .alpha = 4, .rslora = false, .targets = {"q_proj", "down_proj"}};
-  const Adapters adapters = adapters_of("gemma3_whole", lora);
-  const auto values = [&](int64_t layer) {
-    return initial_adapter_values(adapters.units[static_cast<size_t>(layer)], 9);
+  const LoraConfig lora{.rank = 2,
+                        .alpha = 4,
+                        .rslora = false,
+                        .targets = {"q_proj", "down_proj"},
+                        .modules_to_save = {"model.norm"}};
+  const ModelLayout written = layout_of("gemma3_whole", lora);
+  const Adapters& adapters = written.adapters;
+  const auto values = [&](int number) {
+    return initial_adapter_values(adapters.units[static_cast<size_t>(number)], 9);
   };
-  write_adapter(folder.path(), adapters, {.config = lora, .model = "org/model", .whole_type = "gemma3"},
+  write_adapter(folder.path(), written, {.config = lora, .model = "org/model", .whole_type = "gemma3"},
                 values);
   const SafetensorsSet weights(folder.path(), kAdapterWeightsFile);
   for (const auto& [name, entry] : weights.files().front()->entries())
-    EXPECT_TRUE(name.starts_with("base_model.model.model.language_model.layers.")) << name;
+    EXPECT_TRUE(name.starts_with("base_model.model.model.language_model.layers.") ||
+                name == "base_model.model.model.language_model.norm.weight")
+        << name;
   const Json config = read_json(folder.path() / kAdapterConfigFile);
+  EXPECT_EQ(config.at("modules_to_save"), Json({"model.language_model.norm"}));
   EXPECT_EQ(config.at("target_modules"), R"(model\.language_model\..*\.(q_proj|down_proj))");
   EXPECT_FALSE(config.contains("whole_model_type"));  // PEFT would not know it
 
@@ -327,8 +438,36 @@ TEST(AdapterFolder, of_a_checkpoint_tells_the_whole_model_that_it_belongs_to) {
   const testing::TemporaryFolder folder;
   const LoraConfig lora{.rank = 2, .alpha = 4, .rslora = false, .targets = {"q_proj"}};
   std::ofstream(folder.path() / kAdapterConfigFile)
-      << adapter_config(lora, adapters_of("gemma3_whole", lora), "org/model", "gemma3");
+      << adapter_config(lora, layout_of("gemma3_whole", lora), "org/model", "gemma3");
   EXPECT_EQ(read_adapter_config(folder.path()).whole_type, "gemma3");
+}
+
+// PEFT reads a tied embedding under both names, and ties it where the folder says so.
+TEST(AdapterFolder, with_a_tied_embedding_holds_it_twice_and_says_that_it_is_one) {
+  const testing::TemporaryFolder folder;
+  const LoraConfig lora{
+      .rank = 1, .alpha = 1, .targets = {"v_proj"}, .modules_to_save = {"embed_tokens", "norm"}};
+  const ModelLayout written = layout_of("qwen2_tied", lora);
+  const auto values = [&](int number) {
+    return at::rand({written.trained()[static_cast<size_t>(number)].elements});
+  };
+  write_adapter(folder.path(), written, {.config = lora, .model = "org/model", .whole_type = {}}, values);
+  const SafetensorsSet weights(folder.path(), kAdapterWeightsFile);
+  EXPECT_NE(weights.find("base_model.model.model.embed_tokens.weight"), nullptr);
+  EXPECT_NE(weights.find("base_model.model.lm_head.weight"), nullptr);
+  const CheckpointReader reader = open_adapter(folder.path());
+  EXPECT_THAT(reader.unused_names(layout_of_adapter_files(written)), ::testing::IsEmpty());
+  LoraOptions options;
+  options.adapter = folder.path();
+  const ModelConfig config = model("qwen2_tied");
+  ModelLayout read = make_model_layout(config);
+  EXPECT_EQ(add_adapters(read, config, options).modules_to_save, lora.modules_to_save);
+  EXPECT_EQ(read.trained_parameter_count(), written.trained_parameter_count());
+  Json says = read_json(folder.path() / kAdapterConfigFile);
+  says["ensure_weight_tying"] = false;
+  std::ofstream(folder.path() / kAdapterConfigFile) << says;
+  EXPECT_THAT(testing::message_of<ConfigError>([&] { add_adapters(read, config, options); }),
+              HasSubstr("ensure_weight_tying is false"));
 }
 
 TEST(AdapterFolder, that_changes_what_reads_images_or_has_no_matrices_of_its_expression_is_refused) {
@@ -364,7 +503,7 @@ TEST(AdapterFolder, that_asks_for_what_is_not_built_is_refused_by_name) {
   EXPECT_THAT(message({{"peft_type", "IA3"}}), HasSubstr("peft_type is 'IA3'"));
   const Json not_built = {{"use_dora", true},
                           {"bias", "all"},
-                          {"modules_to_save", {"lm_head"}},
+                          {"trainable_token_indices", {3}},
                           {"rank_pattern", {{"q_proj", 4}}},
                           {"layers_to_transform", {0}},
                           {"a_key_of_tomorrow", 3}};

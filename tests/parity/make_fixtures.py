@@ -260,18 +260,22 @@ PADDED = {
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 ADAPTERS = {
     "llama": (dict(r=3, lora_alpha=5, target_modules=ALL), "40,1,5"),
-    "llama_biases": (dict(r=2, lora_alpha=3, use_rslora=True, target_modules=["k_proj", "up_proj", "down_proj"]), None),
+    "llama_biases": (dict(r=2, lora_alpha=3, use_rslora=True, target_modules=["k_proj", "up_proj", "down_proj"],
+                          modules_to_save=["embed_tokens", "norm", "lm_head"]), None),
     "qwen3_dynamic_old_form": (dict(r=5, lora_alpha=4, target_modules=["q_proj", "v_proj", "o_proj"]), None),
-    "qwen2_tied": (dict(r=1, lora_alpha=1, target_modules=["v_proj", "gate_proj"]), "20,20"),
-    "gemma2": (dict(r=2, lora_alpha=3, target_modules=["q_proj", "v_proj", "down_proj"]), None),
+    "qwen2_tied": (dict(r=1, lora_alpha=1, target_modules=["v_proj", "gate_proj"], modules_to_save=["embed_tokens"],
+                        ensure_weight_tying=True), "20,20"),
+    "gemma2": (dict(r=2, lora_alpha=3, target_modules=["q_proj", "v_proj", "down_proj"],
+                    modules_to_save=["embed_tokens", "norm"], ensure_weight_tying=True), None),
     "gemma3": (dict(r=4, lora_alpha=8, target_modules=ALL), "40,1,5"),
     "qwen3_moe": (dict(r=2, lora_alpha=2, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"]), None),
     "gemma4": (dict(r=3, lora_alpha=6, target_modules=ALL), "40,1,5"),  # half of its layers have no v_proj
     "gemma4_experts": (dict(r=2, lora_alpha=3, target_modules=ALL), None),
-    "qwen3_5": (dict(r=3, lora_alpha=6, target_modules=[*ALL, "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]), None),
+    "qwen3_5": (dict(r=3, lora_alpha=6, target_modules=[*ALL, "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"],
+                     modules_to_save=["norm"]), None),
     "qwen3_5_yarn": (dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"]), None),  # of one layer alone
     # Of the expert that every token has. Of qwen3_next PEFT means the other experts by these names.
-    "qwen2_moe": (dict(r=2, lora_alpha=3, target_modules="all-linear"), None),
+    "qwen2_moe": (dict(r=2, lora_alpha=3, target_modules="all-linear", modules_to_save=["model.norm", "lm_head"]), None),
     "qwen3_5_moe": (dict(r=2, lora_alpha=3, target_modules=["gate_proj", "up_proj", "down_proj", "shared_expert_gate", "out_proj"]), None),
     "qwen3_next": (dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "in_proj_qkvz", "in_proj_ba", "out_proj", "shared_expert_gate"]), None),
     "gemma4_inputs": (dict(r=2, lora_alpha=3, target_modules=[*ALL, "per_layer_input_gate", "per_layer_projection"]), None),
@@ -371,8 +375,11 @@ def make_adapter(name, seed):
     torch.manual_seed(seed)
     net = get_peft_model(hf_reference.load(model), LoraConfig(task_type="CAUSAL_LM", lora_dropout=0.0, **lora))
     with torch.no_grad():
-        for parameter in (each for each in net.parameters() if each.requires_grad):
-            parameter.copy_(0.6 * torch.randn(parameter.shape) / parameter.shape[-1] ** 0.5)
+        for parameter_name, parameter in net.named_parameters():
+            if parameter.requires_grad and ".modules_to_save." in parameter_name:
+                parameter.add_(0.2 * torch.randn(parameter.shape))
+            elif parameter.requires_grad:
+                parameter.copy_(0.6 * torch.randn(parameter.shape) / parameter.shape[-1] ** 0.5)
     net.save_pretrained(out)
     (out / "README.md").unlink(missing_ok=True)
     config = json.loads((out / "adapter_config.json").read_text())

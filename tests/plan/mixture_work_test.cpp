@@ -49,7 +49,7 @@ TEST(MixtureWork, of_lora_beside_a_shared_expert_is_that_of_its_modules) {
   step.inputs.model.shared_intermediate = static_cast<int64_t>(kShared);
   const double model = amount_of(step, WorkKind::matmul);
   step.inputs.model.adapter_rank = static_cast<int64_t>(kRank);
-  step.inputs.model.adapter_elements.assign(4, static_cast<int64_t>(kOfLayer));
+  adapt_layers(step.inputs.model, static_cast<int64_t>(kOfLayer));
   // Forward once, of the share twice, and backward three times as much.
   EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::matmul), model + 4 * 2 * (4 * kOfLayer + kRank * 257) * 2048);
 }

@@ -57,7 +57,12 @@ TEST(LoraRun, with_another_rotary_embedding_says_what_it_does_not_train) {
   TrainOptions options = adapted(run, "run");
   options.context_stages = "16:2";
   options.engine.rope.scaling = "yarn:4";
-  EXPECT_THAT(train_on_ranks(1, options).output, HasSubstr("LoRA trains neither norms nor embeddings"));
+  EXPECT_THAT(train_on_ranks(1, options).output, AllOf(HasSubstr("LoRA trains neither norms nor embeddings"),
+                                                       HasSubstr("--lora_modules_to_save")));
+  options.output_dir = run.folder() / "with-norms";
+  options.engine.lora.modules_to_save = "embed_tokens,norm";
+  EXPECT_THAT(train_on_ranks(1, options).output,
+              AllOf(HasSubstr("; embed_tokens, norm whole"), Not(HasSubstr("LongLoRA"))));
   options = run.options("whole");
   options.context_stages = "16:2";
   options.engine.rope.scaling = "yarn:4";
@@ -71,6 +76,7 @@ TEST(LoraRun, that_was_stopped_goes_on_to_the_bit_on_every_zero_stage) {
     TrainOptions options = adapted(run, name.c_str());
     options.engine.zero = zero;
     options.engine.ulysses = 2;
+    options.engine.lora.modules_to_save = "embed_tokens,norm";
     const TinyOutcome whole = train_on_ranks(2, options);
     options.output_dir = run.folder() / (name + "-stopped");
     train_on_ranks(2, options, 3);
@@ -106,6 +112,7 @@ TEST(LoraRun, goes_on_with_no_other_adapters) {
               AllOf(HasSubstr("scale 4"), HasSubstr("scale 2"), HasSubstr("not that of the checkpoint")));
   EXPECT_THAT(problem([](LoraOptions& lora) { lora.rank = 2, lora.alpha = 8; }), HasSubstr("rank 2"));
   EXPECT_THAT(problem([](LoraOptions& lora) { lora.targets = "q_proj"; }), HasSubstr("of q_proj"));
+  EXPECT_THAT(problem([](LoraOptions& lora) { lora.modules_to_save = "norm"; }), HasSubstr("; norm whole"));
   EXPECT_THAT(problem([](LoraOptions& lora) { lora = {}; }), HasSubstr("-> \"none\""));
 
   TrainOptions plain = run.options("plain");
@@ -140,8 +147,13 @@ TEST(LoraRun, begins_with_the_values_of_an_adapter) {
   options = run.options("without");
   const TinyOutcome without = train_on_ranks(1, options, 1);
   EXPECT_GT(std::abs(with.losses.at(1) - without.losses.at(1)), 1e-3);
-  // Fresh adapters add nothing.
+  // Fresh adapters add nothing, and what is trained whole begins as it is in the model.
   EXPECT_EQ(train_on_ranks(1, adapted(run, "fresh"), 1).losses.at(1), without.losses.at(1));
+  options = adapted(run, "whole");
+  options.engine.lora.modules_to_save = "embed_tokens,lm_head,norm";
+  options.engine.zero = ZeroStage::gradients;
+  EXPECT_EQ(train_on_ranks(2, options, 1).losses.at(1),
+            train_on_ranks(2, adapted(run, "two"), 1).losses.at(1));
 }
 
 TEST(LoraRun, goes_on_without_the_folder_that_it_began_with_also_in_another_engine) {
@@ -173,7 +185,8 @@ TEST(LoraRun, names_the_adapter_that_it_began_with_in_config_json_and_nothing_th
   const Json asked = to_json(options);
   const auto expect_lora = [&](const TinyOutcome& trained) {
     const Json config = read_json(RunDirectory(options.output_dir).config());
-    for (const char* name : {"adapter", "lora_r", "lora_alpha", "use_rslora", "lora_target_modules"})
+    for (const char* name :
+         {"adapter", "lora_r", "lora_alpha", "use_rslora", "lora_target_modules", "lora_modules_to_save"})
       EXPECT_EQ(config[name], asked[name]) << name;
     const Json saved = read_json(trained.outcome.checkpoint / "trainer_state.json")["options"];
     EXPECT_EQ(saved["adapter"], "");

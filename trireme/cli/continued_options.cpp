@@ -18,7 +18,8 @@ constexpr const char* kOfThatRun[] = {
     "model_name_or_path",     "output_dir",           "overwrite_output_dir", "logging_dir",
     "resume_from_checkpoint", "resume_with_new_data", "continue_run",         "context_stages"};
 // In the checkpoint's adapter_config.json.
-constexpr const char* kLoraFlags[] = {"adapter", "lora_r", "lora_alpha", "use_rslora", "lora_target_modules"};
+constexpr const char* kLoraFlags[] = {
+    "adapter", "lora_r", "lora_alpha", "use_rslora", "lora_target_modules", "lora_modules_to_save"};
 // In the checkpoint's config.json, where the checkpoint is a model.
 constexpr const char* kOfThatModel[] = {"rope_scaling", "rope_theta"};
 

@@ -50,8 +50,9 @@ struct SavedAdapter {
     options.adapter = source;
     lora = add_adapters(layout, config, options);
   }
-  at::Tensor values(int64_t layer) const {
-    const UnitSpec& unit = layout.adapters.units.at(static_cast<size_t>(layer));
+  // Of Adapters::units.
+  at::Tensor values(int number) const {
+    const UnitSpec& unit = layout.adapters.units.at(static_cast<size_t>(number));
     at::Tensor flat = at::zeros({unit.elements}, at::kFloat);
     reader.read_unit(unit, flat);
     return flat;
@@ -83,8 +84,7 @@ void export_adapter(const ExportFlags& flags, const fs::path& source) {
   const AdapterFolder folder = read_adapter_config(source);
   refuse_own_model(flags.out, folder.model);
   ModelOutput output(flags.out, flags.overwrite);
-  write_adapter(output.path(), adapter.layout.adapters, folder,
-                [&](int64_t layer) { return adapter.values(layer); });
+  write_adapter(output.path(), adapter.layout, folder, [&](int number) { return adapter.values(number); });
   // With which it was trained: positions may be scaled.
   replace_file(output.path() / "config.json", config.raw.dump(2) + "\n");
   copy_tokenizer(source, output.path());
@@ -121,10 +121,9 @@ class TrainedModel {
     const UnitSpec& spec = layout_.units.at(static_cast<size_t>(unit));
     at::Tensor flat = at::zeros({spec.elements}, at::kFloat);
     reader_.read_unit(spec, flat);
-    const std::optional<int> layer = adapter_ ? adapter_->layout.trained_unit(unit) : std::nullopt;
-    if (layer)
-      merge_adapters(spec, flat, adapter_->layout.adapters, static_cast<size_t>(*layer),
-                     adapter_->values(*layer));
+    if (const auto number = adapter_ ? adapter_->layout.trained_unit(unit) : std::nullopt)
+      merge_adapters(spec, flat, adapter_->layout.adapters, static_cast<size_t>(*number),
+                     adapter_->values(*number));
     return flat;
   }
 

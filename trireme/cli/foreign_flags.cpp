@@ -153,8 +153,9 @@ const std::vector<ForeignProgram>& foreign_programs() {
             "--lora_r N trains LoRA matrices of that rank, with --lora_alpha and --lora_target_modules; "
             "trireme export makes a folder of PEFT of them, or with --merge a model"},
            {{"lora_dropout"}, "dropout is not built; leave it out"},
-           {{"lora_modules_to_save", "use_dora", "modules_to_save"},
-            "LoRA alone is built: without whole modules beside it, without DoRA"},
+           {{"modules_to_save", "additional_target", "trainable_params"},
+            "--lora_modules_to_save embed_tokens,norm trains these whole beside LoRA"},
+           {{"use_dora"}, "DoRA is not built; leave it out"},
            {{"adapter_name_or_path", "peft_model_id", "lora_model_dir"},
             "--adapter DIR begins with a LoRA adapter of PEFT or Trireme"},
            {{"load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "use_bnb_nested_quant",

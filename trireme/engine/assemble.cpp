@@ -1,5 +1,7 @@
 #include "trireme/engine/assemble.h"
 
+#include <algorithm>
+
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/device/memory_budget.h"
@@ -180,31 +182,34 @@ void Engine::read_model(const CheckpointReader& reader) {
   weights_read_ = {reader.read_bytes(), now_seconds() - begin};
 }
 
-// First values of the adapters, the same on every rank, which all read the whole folder: it is small.
-void Engine::read_adapters() {
-  const bool fresh = options_.lora.adapter.empty();
-  std::optional<CheckpointReader> reader;
-  Agreement agreement = this->agreement();
-  const std::string doing =
-      fresh ? "drawing the first adapters" : cat("reading ", options_.lora.adapter.string());
-  agreement.all_or_none(doing, [&] {
-    if (fresh) return;
-    reader.emplace(open_adapter(options_.lora.adapter));
-    refuse_unused(reader->unused_names(ModelLayout{.units = layout_.adapters.units}), ModelLayout{},
-                  options_.lora.adapter, kAdapterConfigFile);
-  });
+// First values of what is trained, the same on every rank: of a folder; else LoRA's matrices are drawn, and what is
+// trained whole begins as it is in the model.
+void Engine::read_adapters(const CheckpointReader& model) {
+  const WeightLoading loading{*mesh_.all, options_.device, pinned_.get()};
+  if (const fs::path& folder = options_.lora.adapter; !folder.empty()) {
+    std::optional<CheckpointReader> reader;
+    const ModelLayout files = layout_of_adapter_files(layout_);
+    agreement().all_or_none(cat("reading ", folder.string()), [&] {
+      reader.emplace(open_adapter(folder));
+      refuse_unused(reader->unused_names(files), ModelLayout{}, folder, kAdapterConfigFile);
+    });
+    load_weights(*reader, files, *parameters_, loading);
+    return;
+  }
+  if (!lora_.modules_to_save.empty())
+    load_weights(model, layout_of_whole_parameters(layout_.adapters), *parameters_, loading);
   for (int unit = 0; unit < unit_count(); ++unit) {
     const UnitSpec& spec = layout_.trained()[static_cast<size_t>(unit)];
-    const at::Tensor padded = at::zeros({padded_elements(spec.elements, mesh_.all->size())}, at::kFloat);
-    at::Tensor flat = padded.narrow(0, 0, spec.elements);
-    agreement.all_or_none(doing, [&] {
-      if (fresh)
-        flat.copy_(initial_adapter_values(spec, options_.lora.seed));
-      else
-        reader->read_unit(spec, flat);
-    });
     const UnitShare& share = parameters_->shares()[static_cast<size_t>(unit)];
-    parameters_->open_master(unit).set(padded.narrow(0, share.begin, share.elements));
+    const at::Tensor drawn = initial_adapter_values(spec, options_.lora.seed);
+    const MasterShare master = parameters_->open_master(unit);
+    for (const ParameterSpec& parameter : spec.parameters) {
+      if (!is_lora_matrix(parameter)) continue;
+      const int64_t begin = std::max(parameter.offset, share.begin);
+      const int64_t end = std::min(parameter.offset + parameter.elements, share.begin + share.elements);
+      if (begin < end)
+        master.narrow(begin - share.begin, end - begin).set(drawn.narrow(0, begin, end - begin));
+    }
     parameters_->close_master(unit);
   }
 }
@@ -276,7 +281,7 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
     spill_ = std::make_unique<SpillFile>(options.offload.folder, options.offload.limit_bytes);
   make_stores(tile);
   if (reader) read_model(*reader);
-  if (options.read_weights && layout_.adapted()) read_adapters();
+  if (options.read_weights && layout_.adapted()) read_adapters(*reader);
   activations_ = make_activation_store(config.num_hidden_layers, options.device, options.offload.activations,
                                        spill_.get(), forecast_inputs_.resident_layers);
   make_executor();

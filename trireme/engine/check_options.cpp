@@ -101,6 +101,7 @@ void check_lora(const LoraOptions& lora) {
   refuse(lora.alpha != unless_given.alpha, "lora_alpha");
   refuse(lora.rslora, "use_rslora");
   refuse(lora.targets != unless_given.targets, "lora_target_modules");
+  refuse(lora.modules_to_save != unless_given.modules_to_save, "lora_modules_to_save");
 }
 
 void check_recompute(const RecomputePlan& plan) {

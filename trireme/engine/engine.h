@@ -175,7 +175,7 @@ class Engine {
   void make_gradients(const std::vector<FlatUnit>& units);
   void make_optimizer(const std::vector<FlatUnit>& units);
   void read_model(const CheckpointReader& reader);
-  void read_adapters();
+  void read_adapters(const CheckpointReader& model);
   void make_executor();
 
   // Of those that are trained.

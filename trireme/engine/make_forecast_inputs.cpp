@@ -77,7 +77,10 @@ ModelSizes model_sizes(const ModelConfig& config, const ModelLayout& layout) {
                    .embedding_read_backward = layout.embedding_read_backward};
   for (const UnitSpec& unit : layout.units) sizes.unit_elements.push_back(unit.elements);
   for (const UnitSpec& unit : layout.adapters.units) sizes.adapter_elements.push_back(unit.elements);
+  sizes.first_adapted_unit = layout.adapters.first_unit;
+  sizes.lora_elements = layout.lora_elements();
   sizes.adapter_rank = layout.adapters.rank;
+  sizes.trains_output = layout.trains_output();
   return sizes;
 }
 

@@ -148,31 +148,25 @@ RotaryTable ModelExecutor::rotary_table(const RopeConfig& rope, int64_t head_dim
 UnitGradients ModelExecutor::open(int unit, Pass& pass) const {
   const UnitSpec& spec = layout_.units[static_cast<size_t>(unit)];
   const std::optional<int> trained = layout_.trained_unit(unit);
-  if (!layout_.adapted()) {
-    const OpenGradient gradient = pass.gradients->open(*trained);
-    return {gradient.flat, spec, gradient.state};
-  }
-  std::unique_ptr<UnitGradients> adapters;
-  if (trained) {
-    const OpenGradient gradient = pass.gradients->open(*trained);
-    adapters = std::make_unique<UnitGradients>(
-        gradient.flat, layout_.trained()[static_cast<size_t>(*trained)], gradient.state);
-  }
-  return {spec, settings_.device, std::move(adapters)};
+  if (!trained) return {spec, settings_.device};
+  const OpenGradient gradient = pass.gradients->open(*trained);
+  const auto number = static_cast<size_t>(*trained);
+  UnitGradients sums(gradient.flat, layout_.trained()[number], gradient.state);
+  if (!layout_.adapted()) return sums;
+  return {spec, settings_.device, std::move(sums), layout_.adapters.whole[number]};
 }
 
 void ModelExecutor::close(int unit, Pass& pass) const {
   if (const std::optional<int> trained = layout_.trained_unit(unit)) pass.gradients->close(*trained);
 }
 
-UnitWeights ModelExecutor::gather_layer(int64_t layer, Pass& pass) const {
-  const int unit = layout_.layer_unit(layer);
-  UnitWeights weights = gather(unit, pass);
-  if (!layout_.adapted()) return weights;
-  const int trained = *layout_.trained_unit(unit);
+UnitWeights ModelExecutor::gather(int unit, Pass& pass) const {
+  UnitWeights weights = bind_weights(pass.order.gather(unit), layout_.units[static_cast<size_t>(unit)]);
+  const std::optional<int> trained = layout_.trained_unit(unit);
+  if (!layout_.adapted() || !trained) return weights;
+  weights.adapt(adapters_->gather(*trained), layout_.adapters, static_cast<size_t>(*trained));
   const auto units = static_cast<int>(layout_.trained().size());
-  weights.adapt(adapters_->gather(trained), layout_.adapters, static_cast<size_t>(layer));
-  if (trained + 1 < units) adapters_->prefetch(trained + 1);  // behind a step, forward's next
+  if (*trained + 1 < units) adapters_->prefetch(*trained + 1);  // behind a step, forward's next
   return weights;
 }
 
@@ -230,7 +224,7 @@ at::Tensor ModelExecutor::forward(
   for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
     activity_.set_layer(layer, PassDirection::forward);
     const int unit = layout_.layer_unit(layer);
-    x = layers_.forward(layer, gather_layer(layer, pass), pass.context, x, nullptr);
+    x = layers_.forward(layer, gather(unit, pass), pass.context, x, nullptr);
     pass.order.release(unit);
   }
   activity_.leave_layers();
@@ -284,7 +278,7 @@ at::Tensor ModelExecutor::head_backward(const at::Tensor& targets, double scale,
   const UnitWeights weights = gather_head(pass);
   UnitGradients head_gradients = open(layout_.head_unit(), pass);
   std::optional<UnitGradients> embedding_gradients;
-  if (layout_.tied && !layout_.adapted()) {
+  if (layout_.tied && layout_.trained_unit(kEmbeddingUnit)) {
     embedding_gradients = open(kEmbeddingUnit, pass);
     head_gradients.exchange(kOutputMatrix, *embedding_gradients, kWords);
   }
@@ -312,7 +306,7 @@ at::Tensor ModelExecutor::group_backward(int64_t begin, int64_t end, at::Tensor 
   for (int64_t layer = begin; layer + 1 < end; ++layer) {
     activity_.set_layer(layer, PassDirection::backward);
     const int unit = layout_.layer_unit(layer);
-    of(layer + 1).at(kX) = layers_.forward_again(layer, gather_layer(layer, pass), pass.context, of(layer));
+    of(layer + 1).at(kX) = layers_.forward_again(layer, gather(unit, pass), pass.context, of(layer));
     pass.order.release(unit);
   }
   for (int64_t layer = end - 1; layer >= begin; --layer) {
@@ -320,8 +314,8 @@ at::Tensor ModelExecutor::group_backward(int64_t begin, int64_t end, at::Tensor 
     const int unit = layout_.layer_unit(layer);
     {
       UnitGradients layer_gradients = open(unit, pass);
-      dx = layers_.backward(layer, gather_layer(layer, pass), layer_gradients, pass.context,
-                            std::move(of(layer)), dx);
+      dx = layers_.backward(layer, gather(unit, pass), layer_gradients, pass.context, std::move(of(layer)),
+                            dx);
       layer_gradients.finish();
       pass.order.release(unit);
     }
@@ -344,7 +338,7 @@ at::Tensor ModelExecutor::forward_backward(const TokenBatch& batch, double scale
     activity_.set_layer(layer, PassDirection::forward);
     const int unit = layout_.layer_unit(layer);
     Saved saved;
-    x = layers_.forward(layer, gather_layer(layer, pass), pass.context, x, &saved);
+    x = layers_.forward(layer, gather(unit, pass), pass.context, x, &saved);
     pass.order.release(unit);
     pass.activations->put(layer, std::move(saved));
   }
@@ -361,10 +355,8 @@ at::Tensor ModelExecutor::forward_backward(const TokenBatch& batch, double scale
 
   activity_.leave_layers();
   // A tied matrix is open since the head; it closes here, after its second use.
-  if (!layout_.adapted()) {
-    if (layer_inputs_) add_layer_inputs_gradient(embedded, dx, pass);
-    add_embedding_gradient(embedded, dx, pass);
-  }
+  if (layer_inputs_ && !layout_.adapted()) add_layer_inputs_gradient(embedded, dx, pass);
+  if (layout_.trained_unit(kEmbeddingUnit)) add_embedding_gradient(embedded, dx, pass);
   close(kEmbeddingUnit, pass);
   return loss.sum(at::kDouble);
 }

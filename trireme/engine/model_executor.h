@@ -87,12 +87,9 @@ class ModelExecutor {
   void add_embedding_gradient(const EmbeddedTokens& embedded, const at::Tensor& dx, Pass& pass);
   UnitGradients open(int unit, Pass& pass) const;
   void close(int unit, Pass& pass) const;
-  // A unit's values, until it is released.
-  UnitWeights gather(int unit, Pass& pass) const {
-    return bind_weights(pass.order.gather(unit), layout_.units[static_cast<size_t>(unit)]);
-  }
-  UnitWeights gather_layer(int64_t layer, Pass& pass) const;  // with its adapters
-  UnitWeights gather_head(Pass& pass) const;                  // with the embedding's matrix where it has none
+  // A unit's values, with its adapters, until it is released.
+  UnitWeights gather(int unit, Pass& pass) const;
+  UnitWeights gather_head(Pass& pass) const;  // with the embedding's matrix where it has none
   void release_head(Pass& pass) const;
 
   const ModelConfig& config_;

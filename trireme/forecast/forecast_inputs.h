@@ -68,9 +68,13 @@ struct ModelSizes {
   std::vector<int64_t> unit_elements = {};
   bool tied = false;
   bool embedding_read_backward = false;
-  // Of LoRA: the flat buffers of each layer's adapters, which alone are trained; empty: the units are.
+  // Of LoRA: the flat buffers of Adapters::units, which alone are trained, of the units from the first of these on,
+  // and of that the matrices of low rank; empty: the units are trained.
   std::vector<int64_t> adapter_elements = {};
+  std::vector<int64_t> lora_elements = {};
+  int first_adapted_unit = 0;
   int64_t adapter_rank = 0;
+  bool trains_output = true;  // ModelLayout::trains_output
   bool operator==(const ModelSizes&) const = default;
 
   // Of layers that are not of full_heads.
@@ -87,7 +91,7 @@ struct ModelSizes {
   // Elements of what is trained of a unit.
   int64_t trained_elements(size_t unit) const {
     if (!adapted()) return unit_elements[unit];
-    const size_t first = first_layer_unit();
+    const auto first = static_cast<size_t>(first_adapted_unit);
     return unit < first || unit >= first + adapter_elements.size() ? 0 : adapter_elements[unit - first];
   }
 

@@ -47,7 +47,9 @@ ModelSizes model_of(const ModelSizes& whole, LayerKind kind, bool share_keys,
   };
   keep_layers(model.layer_windows, 0);
   keep_layers(model.unit_elements, whole.first_layer_unit());
-  keep_layers(model.adapter_elements, 0);
+  const size_t adapted_before = whole.first_layer_unit() - static_cast<size_t>(whole.first_adapted_unit);
+  keep_layers(model.adapter_elements, adapted_before);
+  keep_layers(model.lora_elements, adapted_before);
   if (kind == LayerKind::common && whole.full_heads) {
     const int64_t longest = std::ranges::max(model.layer_windows);
     model.causal_tokens = std::min(whole.causal_tokens, longest);  // 0 of an encoder

@@ -151,8 +151,7 @@ StoresOverStep::StoresOverStep(const ForecastInputs& inputs)
   const std::vector<int64_t> trained = rank_shares(trained_inputs(inputs));
   trained_shares_.assign(model.unit_elements.size(), 0);
   std::copy(trained.begin(), trained.end(),
-            trained_shares_.begin() +
-                (model.adapted() ? static_cast<std::ptrdiff_t>(model.first_layer_unit()) : 0));
+            trained_shares_.begin() + (model.adapted() ? model.first_adapted_unit : 0));
   if (!gradients_move_)
     for (size_t unit = 0; unit < model.unit_elements.size(); ++unit)
       staying_gradients_ += model.trained_elements(unit);

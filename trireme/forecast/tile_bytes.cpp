@@ -20,7 +20,7 @@ struct TileSizes {
   int64_t norm_width;
   int64_t projection_modules = 0;  // of a DeltaNet, that LoRA adapts
   int64_t p = 0;                   // of a layer's input
-  bool on_host, bf16_blocks, token_kernels;
+  bool on_host, bf16_blocks, token_kernels, trains_output;
 
   explicit TileSizes(const ForecastInputs& inputs) {
     const ModelSizes& model = inputs.model;
@@ -53,6 +53,7 @@ struct TileSizes {
     o_copy = gate > 0 ? t : convert;
     vocab = model.vocab;
     adapter_rank = model.adapter_rank;
+    trains_output = model.trains_output;
     on_host = inputs.device_is_host;
     bf16_blocks = inputs.flash_element_bytes == 2;
     token_kernels = inputs.token_kernels;
@@ -94,10 +95,9 @@ struct TileSizes {
     const int64_t workspace = threads * (depth * (rows + columns) * t + rows * 64 * 4);
     return n * k * t + std::max(n * k * 4, workspace);
   }
-  // Of a matrix that LoRA does not adapt: with adapters it stays as it is.
-  int64_t plain_gradient(int64_t n, int64_t k, int64_t tokens) const {
-    return adapter_rank > 0 ? 0 : sum_gradient(n, k, tokens);
-  }
+  // Of a layer's matrix that LoRA does not adapt: with adapters it stays as it is.
+  int64_t plain_gradient(int64_t n, int64_t k) const { return adapter_rank > 0 ? 0 : sum_gradient(n, k, T); }
+  int64_t output_gradient() const { return trains_output ? sum_gradient(vocab, m, head_T) : 0; }
   // Of a layer's matrix [n, k] that holds so many parameters, or of what LoRA trains beside it.
   int64_t gradient(int64_t n, int64_t k, int64_t parameters = 1) const {
     if (adapter_rank == 0) return sum_gradient(n, k, T);
@@ -144,9 +144,8 @@ int64_t after_mlp_backward(const TileSizes& s, int64_t post) {
 }
 
 int64_t decoder_head(const TileSizes& s) {
-  return s.head_T * (s.m + s.vocab) * s.t +
-         std::max({2 * s.head_T * s.m * s.t + s.rms_backward(s.head_T),
-                   s.plain_gradient(s.vocab, s.m, s.head_T), s.cross_entropy()});
+  return s.head_T * (s.m + s.vocab) * s.t + std::max({2 * s.head_T * s.m * s.t + s.rms_backward(s.head_T),
+                                                      s.output_gradient(), s.cross_entropy()});
 }
 
 // Beside y or dy, and beside y as it was in backward (model/families/layer_input.cpp).
@@ -199,8 +198,8 @@ struct ExpertBytes {
     // ATen's of 16 bits on a CPU.
     sums_of_act = s.on_host && narrow ? R * s.i * kFloat_bytes : 0;
     // One expert may have all T tokens: nothing balances them.
-    gate_up_gradient = s.plain_gradient(2 * s.i, s.m, s.T);
-    down_gradient = s.plain_gradient(s.m, s.i, s.T);
+    gate_up_gradient = s.plain_gradient(2 * s.i, s.m);
+    down_gradient = s.plain_gradient(s.m, s.i);
     glu_forward = s.blocks(2, s.i, R, s.i);
     glu_backward = s.blocks(6, s.i, R, s.i);
   }
@@ -420,9 +419,9 @@ TileBytes encoder_tile_bytes(const ForecastInputs& inputs) {
 
   const int64_t Hm = s.head_T * m;
   const int64_t tile = (3 * Hm + s.head_T * s.vocab) * t;  // dense, act, normed, logits
-  bytes.head = tile + std::max({s.cross_entropy(), s.plain_gradient(s.vocab, m, s.head_T),
+  bytes.head = tile + std::max({s.cross_entropy(), s.output_gradient(),
                                 Hm * (t + layer_norm_backward_bytes(s, t, t, t)) + s.norm_sums(s.head_T, 2),
-                                Hm * (2 * t + s.convert) + s.plain_gradient(m, m, s.head_T), 3 * Hm * t});
+                                Hm * (2 * t + s.convert) + s.sum_gradient(m, m, s.head_T), 3 * Hm * t});
   return bytes;
 }
 

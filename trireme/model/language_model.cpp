@@ -218,6 +218,11 @@ std::vector<std::string> names_inside(const std::string& name) {
   return {before + model + inside + after.substr(model.size()), before + inside + after};
 }
 
+std::string name_in_whole_model(const std::string& name) {
+  const std::vector<std::string> names = names_inside(name);
+  return names.size() > 1 ? names.front() : name;
+}
+
 std::vector<std::string> whole_model_types() {
   std::vector<std::string> types;
   for (const WholeModel& row : kWholeModels) types.emplace_back(row.model_type);

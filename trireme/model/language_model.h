@@ -39,6 +39,8 @@ Json with_positions_of(const Json& whole, const Json& config);
 const SafetensorsEntry* find_of_language_model(const SafetensorsSet& weights, const std::string& name);
 // The other names, in files of the whole model.
 std::vector<std::string> names_inside(const std::string& name);
+// Of these, or its own, the one that transformers writes since version 5.
+std::string name_in_whole_model(const std::string& name);
 // Of models that have one inside.
 std::vector<std::string> whole_model_types();
 // Tensors with these in their names belong to what reads images.

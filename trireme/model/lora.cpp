@@ -3,125 +3,34 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <set>
 
-#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
 #include "trireme/base/joined.h"
 #include "trireme/model/checkpoint_files.h"
-#include "trireme/model/model_family.h"
 #include "trireme/model/unit_weights.h"
 
 namespace trireme {
 namespace {
 
-constexpr const char* kAllLinear = "all-linear";
-constexpr std::string_view kWeight = ".weight";
-
-std::string module_of(const ParameterSpec& spec) {
-  return spec.name.substr(0, spec.name.size() - kWeight.size());
-}
-std::string last_name(const std::string& module) {
-  return module.substr(module.rfind('.') + 1);
-}
-
-// As PEFT reads a target: the module's name, or the end of it behind a point.
-bool is_meant(const std::string& module, const std::string& target) {
-  return module == target || module.ends_with("." + target);
-}
-
-// The parameters that lie in a tensor, in its order.
-std::vector<const ParameterSpec*> parameters_of(const UnitSpec& unit, const TensorSpec& tensor) {
-  std::vector<const ParameterSpec*> found;
-  for (const ParameterSpec& spec : unit.parameters)
-    if (spec.offset >= tensor.offset && spec.offset < tensor.offset + tensor.rows * tensor.columns)
-      found.push_back(&spec);
-  return found;
-}
-
-class AdapterBuilder {
- public:
-  AdapterBuilder(const ModelConfig& config, const LoraConfig& lora)
-      : slots_(config.family->adapted_slots != nullptr ? config.family->adapted_slots(config)
-                                                       : std::vector<size_t>()),
-        lora_(lora),
-        all_(lora.targets == std::vector<std::string>{kAllLinear}) {}
-
-  void add_layer(const UnitSpec& unit) {
-    // A for each slot, B for each parameter.
-    UnitBuilder build(unit.name + ".lora", kAdapterPrefix, 2 * unit.parameters.size());
-    std::vector<AdaptedMatrix> matrices;
-    size_t tensor = 0;
-    for (const size_t slot : slots_) {
-      const TensorSpec& matrix = unit.tensors[slot];
-      if (matrix.rows == 0 || matrix.experts > 1) continue;
-      AdaptedMatrix adapted{.slot = slot, .a = tensor};
-      std::vector<UnitBuilder::Rows> a;
-      std::vector<std::string> modules;
-      for (const ParameterSpec* spec : parameters_of(unit, matrix)) {
-        const std::string module = module_of(*spec);
-        can_be_.insert(last_name(module));
-        if (!targets(module)) {
-          passed_over_.insert(last_name(module));
-          continue;
-        }
-        adapted_.insert(last_name(module));
-        adapted.rows.push_back({(spec->offset - matrix.offset) / matrix.columns, spec->shape[0], ++tensor});
-        a.push_back({cat(module, kLoraA), lora_.rank});
-        modules.push_back(module);
-      }
-      if (adapted.rows.empty()) continue;
-      build.matrix(adapted.a, a, matrix.columns);
-      for (size_t part = 0; part < modules.size(); ++part)
-        build.matrix(adapted.rows[part].b, {{cat(modules[part], kLoraB), adapted.rows[part].rows}},
-                     lora_.rank);
-      matrices.push_back(std::move(adapted));
-      ++tensor;
-    }
-    made_.units.push_back(build.finish());
-    made_.matrices.push_back(std::move(matrices));
+std::vector<std::string> names_between_commas(const std::string& text, const std::string& option,
+                                              const std::string& expected) {
+  const auto is_of_name = [](unsigned char letter) {
+    return std::isalnum(letter) != 0 || letter == '_' || letter == '.' || letter == '-';
+  };
+  std::vector<std::string> names(1);
+  for (const char letter : text) {
+    if (letter == ',')
+      names.emplace_back();
+    else if (letter != ' ')
+      names.back() += letter;
   }
-
-  Adapters finish(const std::string& origin) {
-    const std::string names = joined(can_be_);
-    for (const std::string& target : lora_.targets)
-      if (!all_ && !met_.contains(target))
-        throw ConfigError(cat(origin, ": LoRA of '", quotation(target), "' is not built for this model; ",
-                              names.empty() ? "none of its matrices can be adapted"
-                                            : cat("expected some of ", names, ", or ", kAllLinear)));
-    // Files name modules without their layer.
-    for (const std::string& name : adapted_)
-      if (passed_over_.contains(name))
-        throw ConfigError(cat(origin, ": the targets name ", name,
-                              " of some layers and not of others that have it, "
-                              "which is not built; name it without its layer: ",
-                              name));
-    if (std::ranges::all_of(made_.matrices, [](const auto& of_layer) { return of_layer.empty(); }))
-      throw ConfigError(cat(origin, ": LoRA is built for decoders, and this model is none"));
-    made_.rank = lora_.rank;
-    made_.scale = lora_.scale();
-    return std::move(made_);
-  }
-
- private:
-  bool targets(const std::string& module) {
-    if (all_) return true;
-    bool meant = false;
-    for (const std::string& target : lora_.targets)
-      if (is_meant(module, target)) {
-        meant = true;
-        met_.insert(target);
-      }
-    return meant;
-  }
-
-  const std::vector<size_t> slots_;
-  const LoraConfig& lora_;
-  const bool all_;
-  Adapters made_;
-  std::set<std::string> can_be_, adapted_, passed_over_;  // last names of modules
-  std::set<std::string> met_;                             // targets
-};
+  for (const std::string& name : names)
+    if (name.empty() || !std::ranges::all_of(name, is_of_name) || (name == kAllLinear && names.size() > 1))
+      throw ConfigError(cat("--", option, " is '", quotation(text),
+                            "'; expected names with commas between them, ", expected,
+                            "; lists and regular expressions are not read"));
+  return names;
+}
 
 }  // namespace
 
@@ -136,6 +45,11 @@ void list_lora_options(OptionList& list, LoraOptions& lora) {
       .on_resume(ResumeRule::by_content);
   list.text("lora_target_modules", lora.targets,
             "modules that have them, with commas: q_proj,v_proj; all-linear: every projection of a layer")
+      .on_resume(ResumeRule::by_content);
+  list.text("lora_modules_to_save", lora.modules_to_save,
+            "norms, embedding and output matrix that are trained whole beside them, with commas: "
+            "embed_tokens,norm "
+            "(every module whose name ends so)")
       .on_resume(ResumeRule::by_content);
 }
 
@@ -155,49 +69,53 @@ LoraOptions lora_options_of(const LoraConfig& lora, uint64_t seed) {
           .alpha = lora.alpha,
           .rslora = lora.rslora,
           .targets = joined(lora.targets, ","),
+          .modules_to_save = joined(lora.modules_to_save, ","),
           .seed = seed};
 }
 
 std::vector<std::string> lora_targets(const std::string& text) {
-  const auto is_of_name = [](unsigned char letter) {
-    return std::isalnum(letter) != 0 || letter == '_' || letter == '.' || letter == '-';
-  };
-  std::vector<std::string> names(1);
-  for (const char letter : text) {
-    if (letter == ',')
-      names.emplace_back();
-    else if (letter != ' ')
-      names.back() += letter;
-  }
-  for (const std::string& name : names)
-    if (name.empty() || !std::ranges::all_of(name, is_of_name) || (name == kAllLinear && names.size() > 1))
-      throw ConfigError(cat("--lora_target_modules is '", quotation(text),
-                            "'; expected names with commas between them, such as q_proj,v_proj, or ",
-                            kAllLinear, " alone; lists and regular expressions are not read"));
+  return names_between_commas(text, "lora_target_modules",
+                              cat("such as q_proj,v_proj, or ", kAllLinear, " alone"));
+}
+
+std::vector<std::string> lora_modules_to_save(const std::string& text) {
+  if (text.empty()) return {};
+  std::vector<std::string> names =
+      names_between_commas(text, "lora_modules_to_save", "such as embed_tokens,norm");
+  std::ranges::sort(names);
+  const auto repeated = std::ranges::unique(names);
+  names.erase(repeated.begin(), repeated.end());
   return names;
 }
 
-Adapters make_adapters(const ModelConfig& config, const ModelLayout& layout, const LoraConfig& lora,
-                       const std::string& origin) {
-  AdapterBuilder build(config, lora);
-  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
-    build.add_layer(layout.units[static_cast<size_t>(layout.layer_unit(layer))]);
-  return build.finish(origin);
-}
-
-std::vector<std::string> adapted_modules(const Adapters& adapters) {
-  std::vector<std::string> modules;
-  for (const UnitSpec& unit : adapters.units)
-    for (const ParameterSpec& spec : unit.parameters) {
-      if (!spec.name.ends_with(kLoraB)) continue;
-      const std::string name = last_name(spec.name.substr(0, spec.name.size() - kLoraB.size()));
-      if (!contains(modules, name)) modules.push_back(name);
-    }
-  return modules;
-}
-
 std::string text_of_lora(const LoraConfig& lora, const std::vector<std::string>& modules) {
-  return cat("LoRA of rank ", lora.rank, ", scale ", number_text(lora.scale()), ", of ", joined(modules));
+  return cat("LoRA of rank ", lora.rank, ", scale ", number_text(lora.scale()), ", of ", joined(modules),
+             lora.modules_to_save.empty() ? "" : cat("; ", joined(lora.modules_to_save), " whole"));
+}
+
+bool is_lora_matrix(const ParameterSpec& spec) {
+  return spec.name.ends_with(kLoraA) || spec.name.ends_with(kLoraB);
+}
+
+ModelLayout layout_of_adapter_files(const ModelLayout& layout) {
+  ModelLayout files{.units = layout.adapters.units};
+  // PEFT writes a tied embedding under both names.
+  for (TiedName tied : layout.tied_names) {
+    tied.name = kAdapterPrefix + tied.name;
+    tied.parameter = kAdapterPrefix + tied.parameter;
+    const auto is_trained = [&](const ParameterSpec& spec) { return spec.name == tied.parameter; };
+    if (std::ranges::any_of(files.units.front().parameters, is_trained)) files.tied_names.push_back(tied);
+  }
+  return files;
+}
+
+ModelLayout layout_of_whole_parameters(const Adapters& adapters) {
+  ModelLayout files{.units = adapters.units};
+  for (UnitSpec& unit : files.units) {
+    std::erase_if(unit.parameters, is_lora_matrix);
+    for (ParameterSpec& spec : unit.parameters) spec.name.erase(0, std::string_view(kAdapterPrefix).size());
+  }
+  return files;
 }
 
 at::Tensor initial_adapter_values(const UnitSpec& unit, uint64_t seed) {
@@ -212,12 +130,13 @@ at::Tensor initial_adapter_values(const UnitSpec& unit, uint64_t seed) {
   return flat;
 }
 
-void merge_adapters(const UnitSpec& unit, at::Tensor& flat, const Adapters& adapters, size_t layer,
+void merge_adapters(const UnitSpec& unit, at::Tensor& flat, const Adapters& adapters, size_t number,
                     const at::Tensor& adapter_flat) {
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> weights = bind_weights(flat, unit);
-  const std::vector<at::Tensor> trained = bind_weights(adapter_flat, adapters.units[layer]);
-  for (const AdaptedMatrix& matrix : adapters.matrices[layer])
+  const std::vector<at::Tensor> trained = bind_weights(adapter_flat, adapters.units[number]);
+  for (const WholeTensor& whole : adapters.whole[number]) weights[whole.slot].copy_(trained[whole.tensor]);
+  for (const AdaptedMatrix& matrix : adapters.matrices[number])
     for (size_t part = 0; part < matrix.rows.size(); ++part) {
       const AdaptedRows& rows = matrix.rows[part];
       const at::Tensor a =

@@ -1,7 +1,8 @@
 // LoRA (arXiv 2106.09685): the model stays as it is, and beside some of its matrices W [n, k] two small ones are
-// trained, of which the product is added: W + scale B A, with A [r, k] and B [n, r].
+// trained, of which the product is added: W + scale B A, with A [r, k] and B [n, r]. Norms, the embedding and
+// the output matrix may be trained whole beside them, from the model's values on (PEFT's modules_to_save).
 //
-//   LoraOptions (flags, or the folder of an adapter) -> LoraConfig -> Adapters of a ModelLayout
+//   LoraOptions (flags, or the folder of an adapter) -> LoraConfig -> Adapters of a ModelLayout (make_adapters.h)
 //
 // Names, scale and first values are PEFT's (huggingface.co/docs/peft): A is uniform in +-1/sqrt(k), B zero.
 #pragma once
@@ -15,7 +16,6 @@
 #include <ATen/ATen.h>
 
 #include "trireme/base/option_list.h"
-#include "trireme/model/model_config.h"
 #include "trireme/model/model_layout.h"
 
 namespace trireme {
@@ -24,6 +24,8 @@ namespace trireme {
 inline constexpr const char* kAdapterPrefix = "base_model.model.";
 // Behind a module's name.
 inline constexpr std::string_view kLoraA = ".lora_A.weight", kLoraB = ".lora_B.weight";
+// LoraConfig::targets that are all projections of a layer.
+inline constexpr const char* kAllLinear = "all-linear";
 
 // Of options and of files alike, so that a run that begins can go on.
 inline constexpr int64_t kMostLoraRank = 1 << 14;
@@ -33,7 +35,8 @@ struct LoraOptions {
   int64_t rank = 0;  // r; 0: no adapters, unless `adapter` says more
   double alpha = 32;
   bool rslora = false;
-  std::string targets = "all-linear";
+  std::string targets = kAllLinear;
+  std::string modules_to_save = {};  // trained whole: "embed_tokens,norm"
   // PEFT's folder, or a checkpoint of a run with LoRA; empty: fresh adapters.
   std::filesystem::path adapter = {};
   uint64_t seed = 0;  // of fresh ones
@@ -50,6 +53,10 @@ struct LoraConfig {
   double alpha = 0;
   bool rslora = false;               // scale alpha / sqrt(r) (arXiv 2312.03732) in place of alpha / r
   std::vector<std::string> targets;  // last names of modules, such as "q_proj"
+  // Ends of the names of modules that are trained whole, as PEFT reads them: "norm" is every norm.
+  std::vector<std::string> modules_to_save = {};
+  bool ties_embedding =
+      true;  // ensure_weight_tying: a tied embedding is trained together with the head's matrix
 
   double scale() const;
 };
@@ -57,25 +64,26 @@ struct LoraConfig {
 // Those that ask for the same as fresh adapters.
 LoraOptions lora_options_of(const LoraConfig& lora, uint64_t seed);
 
-// What LoraOptions::targets means where it is a list: names between commas.
+// What LoraOptions::targets and modules_to_save mean: names between commas.
 std::vector<std::string> lora_targets(const std::string& text);
+std::vector<std::string> lora_modules_to_save(const std::string& text);
 
-// The adapters of every layer's matrices that `lora` targets ("all-linear": of all that the family adapts).
-// Throws ConfigError for a target that the model does not have, or that is not adapted; `origin` is named.
-Adapters make_adapters(const ModelConfig& config, const ModelLayout& layout, const LoraConfig& lora,
-                       const std::string& origin);
-
-// The last names of the modules that are adapted, in any layer: "q_proj", "k_proj", ...
-std::vector<std::string> adapted_modules(const Adapters& adapters);
-
-// "LoRA of rank 16, scale 2, of q_proj, k_proj"
+// "LoRA of rank 16, scale 2, of q_proj, k_proj; embed_tokens, norm whole"
 std::string text_of_lora(const LoraConfig& lora, const std::vector<std::string>& modules);
 
-// Fresh flat fp32 values of a layer's adapters, by the seed and each parameter's name alone.
+// Whether a parameter of Adapters::units is one of LoRA's matrices; else it is one of the model, trained whole.
+bool is_lora_matrix(const ParameterSpec& spec);
+// Fresh flat fp32 values of LoRA's matrices, by the seed and each parameter's name alone.
 at::Tensor initial_adapter_values(const UnitSpec& unit, uint64_t seed);
 
-// W += scale B A, of all that a layer adapts: flat fp32 values of the layer's unit and of its adapters.
-void merge_adapters(const UnitSpec& unit, at::Tensor& flat, const Adapters& adapters, size_t layer,
+// The files of an adapter as a layout of their own.
+ModelLayout layout_of_adapter_files(const ModelLayout& layout);
+// What adapters train whole, under its names in the model's files.
+ModelLayout layout_of_whole_parameters(const Adapters& adapters);
+
+// W += scale B A, and what is trained whole: flat fp32 values of a unit and of its adapters, of which `number` is
+// the number.
+void merge_adapters(const UnitSpec& unit, at::Tensor& flat, const Adapters& adapters, size_t number,
                     const at::Tensor& adapter_flat);
 
 }  // namespace trireme

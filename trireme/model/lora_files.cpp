@@ -11,6 +11,7 @@
 #include "trireme/base/safetensors_writer.h"
 #include "trireme/model/computed_fields.h"
 #include "trireme/model/language_model.h"
+#include "trireme/model/make_adapters.h"
 #include "trireme/model/unit_weights.h"
 
 namespace fs = std::filesystem;
@@ -25,11 +26,12 @@ constexpr const char* kNoLora = "none";
 constexpr auto kWithoutMeaning =
     std::to_array({"auto_mapping", "base_model_name_or_path", "revision", "inference_mode", "task_type",
                    "peft_version", "megatron_core", "loftq_config", "eva_config", "corda_config",
-                   "lora_ga_config", "qalora_group_size", "ensure_weight_tying", "runtime_config"});
+                   "lora_ga_config", "qalora_group_size", "runtime_config"});
 constexpr const char* kWholeType = "whole_model_type";
 // What is obeyed.
-constexpr auto kObeyed = std::to_array({"peft_type", "r", "lora_alpha", "use_rslora", "target_modules",
-                                        "lora_dropout", "init_lora_weights", kWholeType});
+constexpr auto kObeyed =
+    std::to_array({"peft_type", "r", "lora_alpha", "use_rslora", "target_modules", "modules_to_save",
+                   "ensure_weight_tying", "lora_dropout", "init_lora_weights", kWholeType});
 // First values that leave the model's own weights as they are: others (pissa, olora, ...) change them.
 constexpr auto kInitsOfAdaptersAlone = std::to_array({"gaussian", "eva", "orthogonal"});
 
@@ -80,16 +82,35 @@ std::vector<std::string> targets_of(const Json& json, const std::string& origin,
   return targets;
 }
 
+std::vector<std::string> modules_to_save_of(const Json& json, const std::string& origin) {
+  std::vector<std::string> modules;
+  const Json value = json.value("modules_to_save", Json());
+  if (!value.is_null() && !value.is_array())
+    throw DataError(cat(origin, ": modules_to_save is ", quotation(value), ", expected a list of names"));
+  for (const Json& name : value.is_null() ? Json::array() : value) {
+    if (!name.is_string() || name.get<std::string>().empty())
+      throw DataError(cat(origin, ": modules_to_save holds ", quotation(name), ", expected names"));
+    modules.push_back(name.get<std::string>());
+  }
+  std::ranges::sort(modules);
+  return modules;
+}
+
 LoraConfig resolve(const LoraOptions& options) {
   if (options.adapter.empty())
-    return {options.rank, options.alpha, options.rslora, lora_targets(options.targets)};
+    return {.rank = options.rank,
+            .alpha = options.alpha,
+            .rslora = options.rslora,
+            .targets = lora_targets(options.targets),
+            .modules_to_save = lora_modules_to_save(options.modules_to_save)};
   const LoraOptions unless_given;
   if (options.rank != unless_given.rank || options.alpha != unless_given.alpha ||
-      options.rslora != unless_given.rslora || options.targets != unless_given.targets)
+      options.rslora != unless_given.rslora || options.targets != unless_given.targets ||
+      options.modules_to_save != unless_given.modules_to_save)
     throw ConfigError(
         cat("--adapter ", options.adapter.string(),
-            " says its rank, scale and modules itself; leave --lora_r, --lora_alpha, --use_rslora "
-            "and --lora_target_modules out"));
+            " says its rank, scale and modules itself; leave --lora_r, --lora_alpha, --use_rslora, "
+            "--lora_target_modules and --lora_modules_to_save out"));
   return read_adapter_config(options.adapter).config;
 }
 
@@ -126,6 +147,8 @@ AdapterFolder read_adapter_config(const fs::path& dir) {
     throw DataError(cat(origin, ": lora_alpha is ", adapter.config.alpha, "; expected ", kLoraAlphas.text()));
   adapter.config.rslora = true_or_false(json, "use_rslora", origin, false);
   adapter.config.targets = targets_of(json, origin, dir);
+  adapter.config.modules_to_save = modules_to_save_of(json, origin);
+  adapter.config.ties_embedding = true_or_false(json, "ensure_weight_tying", origin, false);
   adapter.model = text_value(json, "base_model_name_or_path", origin, "");
   adapter.whole_type = text_value(json, kWholeType, origin, "");
   adapter.dropout = finite_number(json, "lora_dropout", 0, 1, origin, 0);
@@ -144,7 +167,7 @@ std::string name_of_base_model(const fs::path& model_dir) {
   return folder.substr(kModels.size(), slash - kModels.size()) + "/" + folder.substr(slash + kSlash.size());
 }
 
-Json adapter_config(const LoraConfig& lora, const Adapters& adapters, const std::string& model,
+Json adapter_config(const LoraConfig& lora, const ModelLayout& layout, const std::string& model,
                     const std::string& whole_type) {
   Json config{{"peft_type", kLora},
               {"task_type", "CAUSAL_LM"},
@@ -156,7 +179,9 @@ Json adapter_config(const LoraConfig& lora, const Adapters& adapters, const std:
               {"lora_dropout", 0.0},
               {"bias", "none"},
               {"fan_in_fan_out", false},
-              {"target_modules", adapted_modules(adapters)}};
+              {"target_modules", adapted_modules(layout.adapters)}};
+  if (!lora.modules_to_save.empty()) config["modules_to_save"] = lora.modules_to_save;
+  if (layout.tied && layout.trained_unit(kEmbeddingUnit)) config["ensure_weight_tying"] = true;
   if (!whole_type.empty()) config[kWholeType] = whole_type;
   return config;
 }
@@ -164,9 +189,11 @@ Json adapter_config(const LoraConfig& lora, const Adapters& adapters, const std:
 LoraConfig add_adapters(ModelLayout& layout, const ModelConfig& config, const LoraOptions& options) {
   if (!options.given()) return {};
   LoraConfig lora = resolve(options);
-  layout.adapters = make_adapters(
-      config, layout, lora,
-      options.adapter.empty() ? "--lora_target_modules" : (options.adapter / kAdapterConfigFile).string());
+  const std::string file = (options.adapter / kAdapterConfigFile).string();
+  layout.adapters = make_adapters(config, layout, lora,
+                                  options.adapter.empty()
+                                      ? OriginOfModules{"--lora_target_modules", "--lora_modules_to_save"}
+                                      : OriginOfModules{file, file});
   return lora;
 }
 
@@ -198,29 +225,44 @@ CheckpointReader open_adapter(const fs::path& dir) {
   return CheckpointReader(dir, kAdapterWeightsFile);
 }
 
-void write_adapter(const fs::path& out_dir, const Adapters& adapters, const AdapterFolder& adapter,
-                   const std::function<at::Tensor(int64_t layer)>& unit_flat) {
+void write_adapter(const fs::path& out_dir, const ModelLayout& layout, const AdapterFolder& adapter,
+                   const std::function<at::Tensor(int number)>& unit_flat) {
   const at::NoGradGuard no_grad;
   const bool inside = !adapter.whole_type.empty();
-  const auto written = [inside](const ParameterSpec& spec) {
-    return inside ? names_inside(spec.name).front() : spec.name;
+  const ModelLayout files = layout_of_adapter_files(layout);
+  const auto names_of = [&](const ParameterSpec& spec) {
+    std::vector<std::string> names{spec.name};
+    for (const TiedName& second : files.tied_names)
+      if (second.parameter == spec.name) names.push_back(second.name);
+    for (std::string& name : names)
+      if (inside) name = name_in_whole_model(name);
+    return names;
   };
   std::vector<SafetensorsSpec> specs;
-  for (const UnitSpec& unit : adapters.units)
-    for (const ParameterSpec& spec : unit.parameters) specs.push_back({written(spec), "F32", spec.shape});
+  for (const UnitSpec& unit : files.units)
+    for (const ParameterSpec& spec : unit.parameters)
+      for (const std::string& name : names_of(spec)) specs.push_back({name, "F32", spec.shape});
   SafetensorsWriter writer(out_dir / kAdapterWeightsFile, specs);
-  for (size_t layer = 0; layer < adapters.units.size(); ++layer) {
-    const at::Tensor flat = unit_flat(static_cast<int64_t>(layer));
-    for (const ParameterSpec& spec : adapters.units[layer].parameters) {
+  for (size_t number = 0; number < files.units.size(); ++number) {
+    const at::Tensor flat = unit_flat(static_cast<int>(number));
+    for (const ParameterSpec& spec : files.units[number].parameters) {
       const at::Tensor values = parameter_view(flat, spec).contiguous();
-      writer.write(written(spec), values.const_data_ptr<float>(), static_cast<int64_t>(values.nbytes()));
+      for (const std::string& name : names_of(spec))
+        writer.write(name, values.const_data_ptr<float>(), static_cast<int64_t>(values.nbytes()));
     }
   }
   writer.finish();
-  Json config = adapter_config(adapter.config, adapters, adapter.model, /*whole_type=*/"");
+  Json config = adapter_config(adapter.config, layout, adapter.model, /*whole_type=*/"");
   if (inside) {  // what reads images may have modules of the same names
     config["target_modules"] =
-        R"(model\.language_model\..*\.()" + joined(adapted_modules(adapters), "|") + ")";
+        R"(model\.language_model\..*\.()" + joined(adapted_modules(layout.adapters), "|") + ")";
+    Json modules = Json::array();
+    for (const UnitSpec& unit : layout_of_whole_parameters(layout.adapters).units)
+      for (const ParameterSpec& spec : unit.parameters) {
+        const std::string name = name_in_whole_model(spec.name);
+        modules.push_back(name.substr(0, name.rfind('.')));
+      }
+    if (!modules.empty()) config["modules_to_save"] = modules;
   }
   replace_file(out_dir / kAdapterConfigFile, config.dump(2) + "\n");
 }

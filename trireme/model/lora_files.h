@@ -26,13 +26,12 @@ struct AdapterFolder {
 };
 
 bool is_adapter_folder(const std::filesystem::path& dir);
-// Throws DataError, or ConfigError for what PEFT has and is not built (DoRA, other ranks for some modules, whole
-// modules saved beside, ...).
+// Throws DataError, or ConfigError for what PEFT has and is not built (DoRA, other ranks for some modules, ...).
 AdapterFolder read_adapter_config(const std::filesystem::path& dir);
 // As an adapter names its model: org/name of what lies in the Hugging Face cache, else the absolute path.
 std::string name_of_base_model(const std::filesystem::path& model_dir);
 // adapter_config.json of a checkpoint: as PEFT reads it, beside AdapterFolder::whole_type.
-Json adapter_config(const LoraConfig& lora, const Adapters& adapters, const std::string& model,
+Json adapter_config(const LoraConfig& lora, const ModelLayout& layout, const std::string& model,
                     const std::string& whole_type);
 
 // Gives the layout the adapters that the options ask for: their own, or those of the folder that they name.
@@ -49,9 +48,9 @@ std::string lora_of_checkpoint(const std::filesystem::path& checkpoint);
 CheckpointReader open_adapter(const std::filesystem::path& dir);
 
 // Into a folder that exists: adapter_model.safetensors and adapter_config.json, for PEFT. `adapter` is the
-// checkpoint's; of the language model inside a whole model, names are those of the whole one. `unit_flat(layer)`
-// gives the fp32 values of a layer's adapters, layer by layer.
-void write_adapter(const std::filesystem::path& out_dir, const Adapters& adapters,
-                   const AdapterFolder& adapter, const std::function<at::Tensor(int64_t layer)>& unit_flat);
+// checkpoint's; of the language model inside a whole model, names are those of the whole one. `unit_flat(number)`
+// gives the fp32 values of each of Adapters::units, one after the other.
+void write_adapter(const std::filesystem::path& out_dir, const ModelLayout& layout,
+                   const AdapterFolder& adapter, const std::function<at::Tensor(int number)>& unit_flat);
 
 }  // namespace trireme

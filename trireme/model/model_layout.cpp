@@ -1,9 +1,11 @@
 #include "trireme/model/model_layout.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/base/round_up.h"
+#include "trireme/base/sum_of.h"
 #include "trireme/model/model_family.h"
 
 namespace trireme {
@@ -85,9 +87,37 @@ int64_t ModelLayout::parameter_count() const {
 int64_t ModelLayout::trained_parameter_count() const {
   return count_parameters(trained());
 }
+bool ModelLayout::trains_output() const {
+  if (!adapted()) return true;
+  const std::optional<int> holder = trained_unit(tied ? kEmbeddingUnit : head_unit());
+  const auto is_output = [&](const WholeTensor& whole) {
+    return whole.slot == (tied ? kWords : kOutputMatrix);
+  };
+  return holder && std::ranges::any_of(adapters.whole[static_cast<size_t>(*holder)], is_output);
+}
+
+std::vector<int64_t> ModelLayout::lora_elements() const {
+  std::vector<int64_t> elements;
+  for (size_t unit = 0; unit < adapters.units.size(); ++unit) {
+    const auto of_tensor = [&](size_t number) {
+      const TensorSpec& tensor = adapters.units[unit].tensors[number];
+      return tensor.rows * tensor.columns;
+    };
+    int64_t& sum = elements.emplace_back(0);
+    for (const AdaptedMatrix& matrix : adapters.matrices[unit]) {
+      sum += of_tensor(matrix.a);
+      for (const AdaptedRows& rows : matrix.rows) sum += of_tensor(rows.b);
+    }
+  }
+  return elements;
+}
+
 double ModelLayout::flops_per_token() const {
   const auto of_model = static_cast<double>(matmul_parameter_count());
-  return adapted() ? 4 * of_model + 6 * static_cast<double>(trained_parameter_count()) : 6 * of_model;
+  if (!adapted()) return 6 * of_model;
+  const TensorSpec& output = tied ? units.front().tensors[kWords] : units.back().tensors[kOutputMatrix];
+  return 4 * of_model + 6 * static_cast<double>(sum_of(lora_elements())) +
+         (trains_output() ? 2 * static_cast<double>(output.rows * output.columns) : 0);
 }
 
 int64_t ModelLayout::matmul_parameter_count() const {

@@ -84,7 +84,7 @@ class UnitBuilder {
   std::string prefix_;
 };
 
-// LoRA (lora.h): what is trained beside a layer's matrices, which stay as they are.
+// LoRA (lora.h): what is trained beside the model, whose units stay as they are.
 struct AdaptedRows {
   int64_t first_row = 0, rows = 0;  // of the matrix, which are one parameter
   size_t b = 0;                     // Adapters::units: the tensor [rows, r]
@@ -96,9 +96,18 @@ struct AdaptedMatrix {
   std::vector<AdaptedRows> rows = {};  // in the order of the matrix
   bool operator==(const AdaptedMatrix&) const = default;
 };
+// A parameter that is trained whole (PEFT's modules_to_save): its tensor takes the place of the family's.
+struct WholeTensor {
+  size_t slot = 0;    // the family's
+  size_t tensor = 0;  // Adapters::units
+};
 struct Adapters {
-  std::vector<UnitSpec> units;                       // of each layer; empty: the model itself is trained
-  std::vector<std::vector<AdaptedMatrix>> matrices;  // of each layer
+  // Of the model's units from `first_unit` on, each: the layers, and the embedding or the head where they hold
+  // something that is trained whole. None: the model itself is trained.
+  std::vector<UnitSpec> units;
+  int first_unit = 0;
+  std::vector<std::vector<AdaptedMatrix>> matrices;  // of each of these
+  std::vector<std::vector<WholeTensor>> whole;       // of each of these
   int64_t rank = 0;                                  // r
   double scale = 0;
 };
@@ -131,21 +140,24 @@ struct ModelLayout {
   Adapters adapters = {};  // of LoRA; none: the units are trained
 
   bool adapted() const { return !adapters.units.empty(); }
-  // What an optimizer steps, and a checkpoint holds: the units, or of each layer its adapters.
+  // What an optimizer steps, and a checkpoint holds: the units, or their adapters.
   const std::vector<UnitSpec>& trained() const { return adapted() ? adapters.units : units; }
   // The number among these of a unit, or of its adapters; none: it stays as it is.
   std::optional<int> trained_unit(int unit) const {
-    if (!adapted()) return unit;
-    const bool layer = unit >= layer_unit(0) && unit < head_unit();
-    return layer ? std::optional(unit - layer_unit(0)) : std::nullopt;
+    const int number = unit - adapters.first_unit;
+    return number >= 0 && number < std::ssize(trained()) ? std::optional(number) : std::nullopt;
   }
+  // Whether the head's matrix has a gradient; tied, with the embedding.
+  bool trains_output() const;
 
   int64_t parameter_count() const;  // all but adapters, tied embeddings counted once
   int64_t trained_parameter_count() const;
+  // Of adapters, those of LoRA's matrices, of each of Adapters::units.
+  std::vector<int64_t> lora_elements() const;
   // N of the FLOPs formula: embeddings excluded, head included, of experts those that one token goes to.
   int64_t matmul_parameter_count() const;
-  // Of a token's products with them, forward and backward: 6 N, or 4 N + 6 (those of the adapters), as no
-  // gradient of what stays is made. Attention's scores are not counted.
+  // Of a token's products with them, forward and backward: 6 N, or 4 N + 6 (those of LoRA), as no gradient of
+  // what stays is made, and 2 (the output matrix) where that is trained. Attention's scores are not counted.
   double flops_per_token() const;
 };
 

@@ -31,13 +31,20 @@ UnitGradients::UnitGradients(const at::Tensor& flat, const UnitSpec& unit, SumSt
   for (at::Tensor& values : bind_weights(flat, unit)) sums_.push_back({std::move(values), state});
 }
 
-UnitGradients::UnitGradients(const UnitSpec& unit, at::Device device, std::unique_ptr<UnitGradients> adapters)
-    : frozen_(true), adapters_(std::move(adapters)) {
+UnitGradients::UnitGradients(const UnitSpec& unit, at::Device device) : frozen_(true) {
   for (const TensorSpec& tensor : unit.tensors) {
     const bool vector = tensor.rows > 0 && tensor.columns == 0;
     sums_.push_back({vector ? at::empty({tensor.rows}, at::TensorOptions().dtype(at::kFloat).device(device))
                             : at::Tensor()});
   }
+}
+
+UnitGradients::UnitGradients(const UnitSpec& unit, at::Device device, UnitGradients adapters,
+                             std::vector<WholeTensor> whole)
+    : UnitGradients(unit, device) {
+  adapters_ = std::make_unique<UnitGradients>(std::move(adapters));
+  whole_ = std::move(whole);
+  for (const WholeTensor& tensor : whole_) exchange(tensor.slot, *adapters_, tensor.tensor);
 }
 
 at::Tensor& UnitGradients::to_add(size_t slot) {
@@ -53,7 +60,7 @@ std::pair<at::Tensor, SumState> UnitGradients::take_sum(size_t slot) {
 
 void UnitGradients::add_linear(size_t matrix, std::optional<size_t> bias, const at::Tensor& dy_Tn,
                                const at::Tensor& x_Tk) {
-  if (frozen_) return;
+  if (frozen_ && !sums_.at(matrix).values.defined()) return;
   at::Tensor no_bias;
   auto [values, state] = take_sum(matrix);
   add_linear_gradient(values, bias ? to_add(*bias) : no_bias, dy_Tn, x_Tk, state);
@@ -64,7 +71,10 @@ void UnitGradients::exchange(size_t slot, UnitGradients& other, size_t other_slo
 }
 
 void UnitGradients::finish() {
-  if (adapters_) adapters_->finish();
+  if (adapters_) {
+    for (const WholeTensor& tensor : whole_) exchange(tensor.slot, *adapters_, tensor.tensor);
+    adapters_->finish();
+  }
   if (frozen_) return;
   for (size_t slot = 0; slot < sums_.size(); ++slot) to_add(slot);
 }

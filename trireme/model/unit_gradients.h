@@ -7,6 +7,7 @@
 //                 -> finish: zeroes what nothing was added to
 //
 // Of a unit that stays as it is (frozen): products are left out, and what would be added to its vectors is lost.
+// Parameters of it that are trained whole (WholeTensor) are added to as those of another unit.
 #pragma once
 
 #include <memory>
@@ -25,8 +26,11 @@ class UnitGradients {
  public:
   // `state` of all of `flat`. Of an undefined one, the elements of no tensor are zeroed here.
   UnitGradients(const at::Tensor& flat, const UnitSpec& unit, SumState state);
-  // Frozen. `adapters`: the gradients of its LoRA matrices; null: it has none.
-  UnitGradients(const UnitSpec& unit, at::Device device, std::unique_ptr<UnitGradients> adapters);
+  // Frozen, without adapters.
+  UnitGradients(const UnitSpec& unit, at::Device device);
+  // Frozen. `adapters`: of the unit's adapters; `whole`: which of these are parameters of the unit.
+  UnitGradients(const UnitSpec& unit, at::Device device, UnitGradients adapters,
+                std::vector<WholeTensor> whole);
   // Not to be copied: a copy would not know which sums have begun since.
   UnitGradients(const UnitGradients&) = delete;
   UnitGradients& operator=(const UnitGradients&) = delete;
@@ -57,6 +61,7 @@ class UnitGradients {
   std::vector<Sum> sums_;
   bool frozen_ = false;
   std::unique_ptr<UnitGradients> adapters_;
+  std::vector<WholeTensor> whole_;  // lent by the adapters until finish
 };
 
 }  // namespace trireme

@@ -15,15 +15,17 @@ std::vector<at::Tensor> bind_weights(const at::Tensor& flat, const UnitSpec& uni
   return weights;
 }
 
-void UnitWeights::adapt(const at::Tensor& flat, const Adapters& adapters, size_t layer) {
-  adapter_tensors_ = bind_weights(flat, adapters.units[layer]);
+void UnitWeights::adapt(const at::Tensor& flat, const Adapters& adapters, size_t number) {
+  adapter_tensors_ = bind_weights(flat, adapters.units[number]);
   adapters_ = &adapters;
-  layer_ = layer;
+  number_ = number;
+  for (const WholeTensor& whole : adapters.whole[number])
+    tensors_[whole.slot] = adapter_tensors_[whole.tensor];
 }
 
 const AdaptedMatrix* UnitWeights::adapted(size_t slot) const {
   if (adapters_ == nullptr) return nullptr;
-  for (const AdaptedMatrix& matrix : adapters_->matrices[layer_])
+  for (const AdaptedMatrix& matrix : adapters_->matrices[number_])
     if (matrix.slot == slot) return &matrix;
   return nullptr;
 }

@@ -54,7 +54,9 @@ struct LayerProducts {
     for (const Sides& sides :
          {qkv, out, gate_up, down, shared_gate_up, shared_down, shared_gate, input_gate, input_projection})
       if (sides.adapted > 0) of_all += model.adapter_rank * (sides.adapted * sides.k + sides.n);
-    adapted_share = static_cast<double>(model.adapter_elements.front()) / static_cast<double>(of_all);
+    adapted_share = static_cast<double>(model.lora_elements.at(
+                        model.first_layer_unit() - static_cast<size_t>(model.first_adapted_unit))) /
+                    static_cast<double>(of_all);
   }
   double filter_elements = 0;  // of a DeltaNet's convolution
   double elements() const {
@@ -67,6 +69,10 @@ struct LayerProducts {
 // Of an encoder's head, before the output matrix.
 inline LayerProducts::Sides encoder_head_dense(const ModelSizes& model) {
   return {model.hidden, model.hidden};
+}
+
+inline LayerProducts::Sides output_matrix(const ModelSizes& model) {
+  return {model.hidden, model.vocab};
 }
 
 // Of what all layers are told beside x.

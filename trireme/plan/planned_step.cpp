@@ -13,9 +13,10 @@ double PlannedStep::tokens() const {
 double PlannedStep::model_flops() const {
   const double samples = static_cast<double>(inputs.batch * inputs.micro_batches * data_parallel());
   const ModelSizes& model = inputs.model;
-  const double a_token =
-      model.adapted() ? 4 * matmul_parameters(model) + 6 * static_cast<double>(sum_of(model.adapter_elements))
-                      : 6 * matmul_parameters(model);
+  const double a_token = model.adapted() ? 4 * matmul_parameters(model) +
+                                               6 * static_cast<double>(sum_of(model.lora_elements)) +
+                                               (model.trains_output ? 2 * output_matrix(model).elements() : 0)
+                                         : 6 * matmul_parameters(model);
   const AttentionHeads common = model.common_heads();
   const double of_states = delta_flops_per_token(model.delta_net, model.delta_layers);
   return (a_token + of_states) * tokens() +
@@ -30,7 +31,7 @@ double matmul_parameters(const ModelSizes& model) {
   for (const ForecastInputs& kind : layer_kinds(inputs).inputs)
     layers += static_cast<double>(kind.model.layers) * LayerProducts(kind.model).elements();
   if (model.has_layer_inputs()) layers += layer_inputs_projection(model).elements();
-  return layers + dense + LayerProducts::Sides{model.hidden, model.vocab}.elements();
+  return layers + dense + output_matrix(model).elements();
 }
 
 }  // namespace trireme

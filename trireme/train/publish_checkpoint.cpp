@@ -45,11 +45,10 @@ CheckpointTexts checkpoint_texts(const CheckpointContents& contents, const Engin
       {kWeightIndexFile, weight_index(engine.layout().trained(), ranks)}};
   texts.insert(contents.chat_files.begin(), contents.chat_files.end());
   if (const ModelLayout& layout = engine.layout(); layout.adapted())
-    texts[kAdapterConfigFile] =
-        adapter_config(engine.lora(), layout.adapters, name_of_base_model(contents.model_dir),
-                       engine.config().whole_type)
-            .dump(2) +
-        "\n";
+    texts[kAdapterConfigFile] = adapter_config(engine.lora(), layout, name_of_base_model(contents.model_dir),
+                                               engine.config().whole_type)
+                                    .dump(2) +
+                                "\n";
   return {contents.step, ranks, std::move(texts), contents.model_dir, save_total_limit, contents.best_step};
 }
 

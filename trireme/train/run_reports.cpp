@@ -49,11 +49,11 @@ void RunInProgress::report_start() {
            peak_.source, ")"));
   if (const std::string warning = warmup_warning(plan_.stages); !warning.empty()) note(warning);
   const auto stretches = [](const TrainOptions& of_stage) { return of_stage.engine.rope.given(); };
-  if (engine_->layout().adapted() && std::ranges::any_of(plan_.options, stretches))
+  if (engine_->layout().adapted() && engine_->lora().modules_to_save.empty() &&
+      std::ranges::any_of(plan_.options, stretches))
     note(
         "LoRA trains neither norms nor embeddings, which LongLoRA (arXiv 2309.12307) found needed for a "
-        "longer context: look at the loss by position (trireme eval loss), and where it does not fall train "
-        "without --lora_r");
+        "longer context: give --lora_modules_to_save embed_tokens,norm");
 }
 
 void RunInProgress::report_engine() {
