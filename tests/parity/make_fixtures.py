@@ -377,7 +377,7 @@ def make_adapter(name, seed):
     with torch.no_grad():
         for parameter_name, parameter in net.named_parameters():
             if parameter.requires_grad and ".modules_to_save." in parameter_name:
-                parameter.add_(0.2 * torch.randn(parameter.shape))
+                parameter.add_(0.1 * torch.randn(parameter.shape))
             elif parameter.requires_grad:
                 parameter.copy_(0.6 * torch.randn(parameter.shape) / parameter.shape[-1] ** 0.5)
     net.save_pretrained(out)

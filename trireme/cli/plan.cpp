@@ -15,6 +15,7 @@
 #include "trireme/engine/check_options.h"
 #include "trireme/engine/make_forecast_inputs.h"
 #include "trireme/model/lora_files.h"
+#include "trireme/model/make_adapters.h"
 #include "trireme/plan/hardware_catalog.h"
 #include "trireme/plan/plan_json.h"
 #include "trireme/plan/plan_text.h"

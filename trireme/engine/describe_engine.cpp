@@ -6,6 +6,7 @@
 #include "trireme/base/round_up.h"
 #include "trireme/engine/engine.h"
 #include "trireme/forecast/choose_resident_layers.h"
+#include "trireme/model/make_adapters.h"
 
 namespace trireme {
 

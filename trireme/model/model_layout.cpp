@@ -90,9 +90,8 @@ int64_t ModelLayout::trained_parameter_count() const {
 bool ModelLayout::trains_output() const {
   if (!adapted()) return true;
   const std::optional<int> holder = trained_unit(tied ? kEmbeddingUnit : head_unit());
-  const auto is_output = [&](const WholeTensor& whole) {
-    return whole.slot == (tied ? kWords : kOutputMatrix);
-  };
+  const size_t output = tied ? size_t{kWords} : size_t{kOutputMatrix};
+  const auto is_output = [&](const WholeTensor& whole) { return whole.slot == output; };
   return holder && std::ranges::any_of(adapters.whole[static_cast<size_t>(*holder)], is_output);
 }
 

@@ -104,11 +104,11 @@ struct WholeTensor {
 struct Adapters {
   // Of the model's units from `first_unit` on, each: the layers, and the embedding or the head where they hold
   // something that is trained whole. None: the model itself is trained.
-  std::vector<UnitSpec> units;
+  std::vector<UnitSpec> units = {};
   int first_unit = 0;
-  std::vector<std::vector<AdaptedMatrix>> matrices;  // of each of these
-  std::vector<std::vector<WholeTensor>> whole;       // of each of these
-  int64_t rank = 0;                                  // r
+  std::vector<std::vector<AdaptedMatrix>> matrices = {};  // of each of these
+  std::vector<std::vector<WholeTensor>> whole = {};       // of each of these
+  int64_t rank = 0;                                       // r
   double scale = 0;
 };
 
