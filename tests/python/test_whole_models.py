@@ -175,7 +175,9 @@ def test_positions_go_into_a_copy_whose_config_has_another_form(whole, trained, 
 
 
 def test_an_adapter_is_merged_into_the_whole_model_and_one_of_peft_is_read(whole, tmp_path):
-    train(whole, tmp_path / "run", "--lora_r", 3, "--lora_modules_to_save", "embed_tokens,norm")
+    text = json.loads((whole / "model/config.json").read_text()).get("text_config", {})
+    modules = "input_layernorm" if text.get("hidden_size_per_layer_input") else "embed_tokens,norm"
+    train(whole, tmp_path / "run", "--lora_r", 3, "--lora_modules_to_save", modules)
     after = evaluated(whole, "--checkpoint", tmp_path / "run")
     run(whole, "export", "--checkpoint", tmp_path / "run", "--out", tmp_path / "whole", "--merge", "--into", "model")
     with torch.no_grad():

@@ -187,11 +187,19 @@ int64_t StoresOverStep::gradient_bytes(const UnitsInMemory& units) const {
     open(kEmbeddingUnit);
   if (units.summing >= 0)
     elements += whole_while_summed(inputs_, whole(units.summing)) + earlier(units.summing);
-  // The unit that was closed before is stepped meanwhile, or beside a GPU copied to where it is.
-  const int leaving = units.closed + (units.summing >= 0 ? 1 : 0);
-  if (leave && units.closed >= 0 && leaving < std::ssize(trained_shares_))
-    elements += trained_shares_[static_cast<size_t>(leaving)];
+  if (leave) elements += leaving_elements(units);
   return elements * kFloat_bytes;
+}
+
+// The unit that was closed before is stepped meanwhile, or beside a GPU copied to where it is. Its memory is let go
+// when the next one is closed, which may be in the next micro-batch.
+int64_t StoresOverStep::leaving_elements(const UnitsInMemory& units) const {
+  const auto end = std::ssize(trained_shares_);
+  auto leaving = units.closed < 0 ? end : units.closed + (units.summing >= 0 ? 1 : 0);
+  while (leaving < end && trained_shares_[static_cast<size_t>(leaving)] == 0) ++leaving;
+  if (leaving < end) return trained_shares_[static_cast<size_t>(leaving)];
+  const int lowest = inputs_.model.adapted() ? inputs_.model.first_adapted_unit : 0;
+  return inputs_.micro_batches > 1 ? trained_shares_[static_cast<size_t>(lowest)] : 0;
 }
 
 bool splits_masters(const ForecastInputs& inputs) {

@@ -48,11 +48,13 @@ class StoresOverStep {
   int64_t most_gradient_bytes() const;
 
  private:
+  int64_t leaving_elements(const UnitsInMemory& units) const;
+
   const ForecastInputs& inputs_;
   int64_t most_parameter_bytes_;
   int64_t staying_parameters_ = 0, staying_gradients_ = 0;  // elements beside the units at work
   bool parameters_move_, gradients_move_;
-  std::vector<int64_t> trained_shares_;  // by unit, of what is trained: of LoRA the layers' adapters
+  std::vector<int64_t> trained_shares_;  // by unit, of what is trained: of LoRA its adapters
   std::vector<int64_t> whole_, next_;    // elements, by the position in training_order
 };
 
