@@ -114,9 +114,9 @@ TEST(HostMemoryBytes, of_masters_are_only_the_bits_that_bf16_values_lack_where_b
 TEST(HostMemoryBytes, of_lora_are_the_model_that_left_the_gpu_and_the_adapters_masters_moments_and_sums) {
   ForecastInputs inputs = sharded_gpu_inputs();
   inputs.tile_bytes = inputs.storage_bytes = 2;
-  inputs.model.adapter_rank = 4;
-  inputs.model.adapter_elements.assign(kLayers, 6400);
-  inputs.model.first_adapted_unit = static_cast<int>(inputs.model.first_layer_unit());
+  inputs.model.adapters = {.first_unit = static_cast<int>(inputs.model.first_layer_unit()),
+                           .unit_elements = std::vector<int64_t>(kLayers, 6400),
+                           .rank = 4};
   const int64_t share = kLayers * 6400 / 4;
   const MemoryForecast before = memory_forecast(inputs);
   EXPECT_EQ(before.peak[optimizer], share * (4 + 8));

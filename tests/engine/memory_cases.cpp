@@ -222,6 +222,8 @@ std::vector<MemoryCase> memory_cases() {
       {"uneven, 4 ranks, LoRA, ZeRO 2, bf16", uneven_model, 4, 4, 1, 1201, lora({zero(2), bf16})},
       {"grouped, 1 rank, LoRA, embedding and head whole, bf16, updates in backward", grouped_model, 1, 1, 1,
        512, lora({bf16, in_backward, whole("embed_tokens,lm_head")})},
+      {"grouped, 1 rank, LoRA, bf16, updates in backward", grouped_model, 1, 1, 1, 512,
+       lora({bf16, in_backward})},
       {"gemma3, 2 ranks, LoRA, ZeRO 1, layer inputs kept", gemma3_model, 2, 2, 1, 1024,
        lora({inputs_kept, zero(1)})},
       {"mixture, 1 rank, LoRA of attention", mixture_model, 1, 1, 1, 1024, lora()},

@@ -39,8 +39,8 @@ struct PolicyOutcome {
 };
 
 // How far `outcome` moved the weights from where `plain` moved them, relative to that way, of the worst
-// tensor: AdamW's first steps follow signs, so that a single weight may differ by all of its update, but a
-// tensor's norm may not.
+// matrix, or of all vectors together: AdamW's first steps follow signs, so that a single weight may differ by all of
+// its update, but the norm of many may not.
 double change_error(const PolicyOutcome& outcome, const PolicyOutcome& plain);
 // What it may be.
 double change_tolerance_of(const PolicyCase& policy);

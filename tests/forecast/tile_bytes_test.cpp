@@ -127,8 +127,7 @@ TEST(TileBytes, hold_x1_and_d_x1_beside_y_and_dy_only_where_these_have_another_d
 TEST(TileBytes, of_lora_are_those_of_a_delta_nets_modules) {
   ForecastInputs inputs = llama({.on_gpu = true, .cuda = true});
   constexpr int64_t kRank = 1024;
-  inputs.model.adapter_rank = kRank;
-  inputs.model.adapter_elements = {1};
+  inputs.model.adapters = {.unit_elements = {1}, .rank = kRank};
   inputs.model.delta_net = DeltaNet{{2, 2, 64, 64}, 4};
   const auto forward = [&](DeltaProjections projections) {
     inputs.model.delta_net->projections = projections;

@@ -61,6 +61,25 @@ TEST(PlannedStep, has_the_model_flops_that_the_engine_counts) {
       });
 }
 
+TEST(PlannedStep, of_lora_has_the_model_flops_that_the_engine_counts) {
+  const StepRateOptions options{.sequence_tokens = 64, .steps = 1, .warmup = 1, .matmul_seconds = 0.01};
+  for (const Json& config :
+       {testing::tiny_llama_config(), testing::tiny_qwen3_5_config(), testing::tiny_gemma3_config()})
+    for (const char* whole : {"", "norm", "embed_tokens,norm"}) {
+      testing::TemporaryFolder folder;
+      testing::write_tiny_model(folder.path(), config, 0.05);
+      run_ranks_as_threads(1, [&](World& world) {
+        EngineOptions engine_options;
+        engine_options.lora.rank = 3;
+        engine_options.lora.modules_to_save = whole;
+        const auto engine = assemble(world, folder.path(), engine_options);
+        const StepRate rate = measure_step_rate(*engine, options);
+        const PlannedStep step = planned_step_of(*engine, 1, options.sequence_tokens);
+        EXPECT_NEAR(step.model_flops() / rate.model_flops_per_step, 1, 1e-9) << config["model_type"] << whole;
+      });
+    }
+}
+
 TEST(PredictStep, puts_the_forecast_beside_the_engines_peak) {
   testing::TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), testing::tiny_llama_config(), 0.05);

@@ -10,6 +10,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/safetensors_writer.h"
 #include "trireme/model/adapted_linear.h"
+#include "trireme/model/adapter_layout.h"
 #include "trireme/model/lora_files.h"
 #include "trireme/model/make_adapters.h"
 #include "trireme/model/unit_weights.h"
@@ -255,12 +256,16 @@ TEST(Adapters, refuse_to_train_whole_what_is_not_there_or_not_built) {
     });
   };
   EXPECT_THAT(message("llama", {"norm", "score"}),
-              AllOf(HasSubstr("whole: "), HasSubstr("no module 'score'"), HasSubstr("embed_tokens")));
-  EXPECT_THAT(message("llama", {"q_proj"}), HasSubstr("layers.0.self_attn.q_proj whole"));
-  EXPECT_THAT(message("qwen2_tied", {"lm_head"}), HasSubstr("name embed_tokens"));
+              AllOf(HasSubstr("whole: 'score' means no module"), HasSubstr("embed_tokens")));
+  EXPECT_THAT(message("llama", {"q_proj"}), HasSubstr("means model.layers.0.self_attn.q_proj too"));
+  EXPECT_THAT(message("qwen2_tied", {"lm_head"}),
+              AllOf(HasSubstr("'lm_head' means no module"), HasSubstr("embed_tokens")));
   EXPECT_THAT(message("qwen2_tied", {"embed_tokens"}, /*ties=*/false), HasSubstr("ensure_weight_tying"));
-  EXPECT_THAT(message("gemma4_inputs", {"embed_tokens"}), HasSubstr("embed_tokens whole"));
-  EXPECT_THAT(message("qwen3_moe", {"mlp.gate"}), HasSubstr("mlp.gate whole"));
+  EXPECT_THAT(message("gemma4_inputs", {"embed_tokens"}), HasSubstr("means model.embed_tokens too"));
+  EXPECT_THAT(message("gemma4_inputs", {"norm"}),
+              AllOf(HasSubstr("model.per_layer_projection_norm"), HasSubstr("model.norm"),
+                    ::testing::Not(HasSubstr(" norm,"))));
+  EXPECT_THAT(message("qwen3_moe", {"mlp.gate"}), HasSubstr("mlp.gate too"));
   for (const char* text : {"norm,", "[norm]", ".*norm"})
     EXPECT_THAT(testing::message_of<ConfigError>([&] { lora_modules_to_save(text); }),
                 HasSubstr("--lora_modules_to_save"));

@@ -48,8 +48,7 @@ TEST(MixtureWork, of_lora_beside_a_shared_expert_is_that_of_its_modules) {
   PlannedStep step = mixture_step(2048, Recompute::none);
   step.inputs.model.shared_intermediate = static_cast<int64_t>(kShared);
   const double model = amount_of(step, WorkKind::matmul);
-  step.inputs.model.adapter_rank = static_cast<int64_t>(kRank);
-  adapt_layers(step.inputs.model, static_cast<int64_t>(kOfLayer));
+  testing::adapt_layers(step.inputs.model, static_cast<int64_t>(kRank), static_cast<int64_t>(kOfLayer));
   // Forward once, of the share twice, and backward three times as much.
   EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::matmul), model + 4 * 2 * (4 * kOfLayer + kRank * 257) * 2048);
 }

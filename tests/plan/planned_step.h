@@ -24,12 +24,13 @@ inline ModelSizes small_model() {
 inline constexpr double kSmallLayer = 256.0 * 512 + 256.0 * 256 + 3 * 256.0 * 768, kSmallHead = 256.0 * 1024;
 inline constexpr double kSmallParameters = 4 * kSmallLayer + kSmallHead;
 
-// LoRA of so many parameters in every layer.
-inline void adapt_layers(ModelSizes& model, int64_t elements_of_layer) {
-  model.first_adapted_unit = static_cast<int>(model.first_layer_unit());
-  model.adapter_elements.assign(static_cast<size_t>(model.layers), elements_of_layer);
-  model.lora_elements = model.adapter_elements;
-  model.trains_output = false;
+// LoRA of rank r, of so many parameters in every layer.
+inline void adapt_layers(ModelSizes& model, int64_t rank, int64_t elements_of_layer) {
+  const std::vector<int64_t> of_layers(static_cast<size_t>(model.layers), elements_of_layer);
+  model.adapters = {.first_unit = static_cast<int>(model.first_layer_unit()),
+                    .unit_elements = of_layers,
+                    .lora_elements = of_layers,
+                    .rank = rank};
 }
 
 // Of rank 0 of ulysses x ring x dp ranks: one causal sample of `tokens`.

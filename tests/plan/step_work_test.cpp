@@ -25,8 +25,7 @@ TEST(StepWork, of_lora_has_no_gradient_of_what_stays_and_steps_sums_and_sends_ad
   step.inputs.ranks = 2;
   step.inputs.zero = 2;
   const PlannedStep whole = step;
-  step.inputs.model.adapter_rank = static_cast<int64_t>(kRank);
-  adapt_layers(step.inputs.model, static_cast<int64_t>(kOfLayer));
+  testing::adapt_layers(step.inputs.model, static_cast<int64_t>(kRank), static_cast<int64_t>(kOfLayer));
   EXPECT_EQ(amount_of(step, WorkKind::weight_gradient), 0);
   // Forward once and backward three times as much.
   EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::matmul),
@@ -37,7 +36,7 @@ TEST(StepWork, of_lora_has_no_gradient_of_what_stays_and_steps_sums_and_sends_ad
   const double attention = whole.model_flops() - 6 * kSmallParameters * whole.tokens();
   EXPECT_DOUBLE_EQ(step.model_flops(), (4 * kSmallParameters + 6 * 4 * kOfLayer) * step.tokens() + attention);
   // Of half as many modules half of it.
-  adapt_layers(step.inputs.model, static_cast<int64_t>(kOfLayer / 2));
+  testing::adapt_layers(step.inputs.model, static_cast<int64_t>(kRank), static_cast<int64_t>(kOfLayer / 2));
   EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::matmul), 4 * kSmallParameters * 2048 + 4 * 4 * kOfLayer * 2048);
 }
 

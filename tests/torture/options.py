@@ -155,7 +155,7 @@ def attack(arena, random, verdict):
     if random.random() < 0.4:
         train += ["--lora_r", random.choice([1, 3, 16]), "--lora_target_modules",
                   random.choice(["all-linear", "q_proj,v_proj", "k_proj,o_proj"]), *random.choice([[], ["--use_rslora"]]),
-                  *random.choice([[], ["--lora_modules_to_save", random.choice(["norm", "embed_tokens,norm"])]])]
+                  *random.choice([[], ["--lora_modules_to_save", random.choice(["model.norm", "input_layernorm,model.norm"])]])]
     code, said = ended(arena, *train, "--output_dir", folder / "plain", "--per_device_train_batch_size", samples,
                        "--recompute", "none", "--attention", "reference")
     assert code == 0, said

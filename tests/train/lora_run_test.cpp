@@ -59,6 +59,9 @@ TEST(LoraRun, with_another_rotary_embedding_says_what_it_does_not_train) {
   options.engine.rope.scaling = "yarn:4";
   EXPECT_THAT(train_on_ranks(1, options).output, AllOf(HasSubstr("LoRA trains neither norms nor embeddings"),
                                                        HasSubstr("--lora_modules_to_save")));
+  options.output_dir = run.folder() / "with-head";
+  options.engine.lora.modules_to_save = "lm_head";
+  EXPECT_THAT(train_on_ranks(1, options).output, HasSubstr("LongLoRA"));
   options.output_dir = run.folder() / "with-norms";
   options.engine.lora.modules_to_save = "embed_tokens,norm";
   EXPECT_THAT(train_on_ranks(1, options).output,
@@ -71,12 +74,15 @@ TEST(LoraRun, with_another_rotary_embedding_says_what_it_does_not_train) {
 
 TEST(LoraRun, that_was_stopped_goes_on_to_the_bit_on_every_zero_stage) {
   const TinyRun run;
-  for (const ZeroStage zero : {ZeroStage::none, ZeroStage::gradients, ZeroStage::parameters}) {
-    const std::string name = cat("zero", static_cast<int>(zero));
+  for (const auto& [zero, whole_modules] : {std::pair{ZeroStage::none, ""},
+                                            {ZeroStage::gradients, "embed_tokens,norm"},
+                                            {ZeroStage::parameters, ""},
+                                            {ZeroStage::parameters, "lm_head,norm"}}) {
+    const std::string name = cat("zero", static_cast<int>(zero), whole_modules);
     TrainOptions options = adapted(run, name.c_str());
     options.engine.zero = zero;
     options.engine.ulysses = 2;
-    options.engine.lora.modules_to_save = "embed_tokens,norm";
+    options.engine.lora.modules_to_save = whole_modules;
     const TinyOutcome whole = train_on_ranks(2, options);
     options.output_dir = run.folder() / (name + "-stopped");
     train_on_ranks(2, options, 3);
@@ -125,6 +131,7 @@ TEST(LoraRun, goes_on_with_no_other_adapters) {
 TEST(LoraRun, is_continued_from_its_adapters_and_their_optimizer_states) {
   const TinyRun run;
   TrainOptions options = adapted(run, "both");
+  options.engine.lora.modules_to_save = "embed_tokens,norm";
   options.context_stages = "16:5,32:4:5e-3";
   const TinyOutcome both = train_on_ranks(2, options);
   options.output_dir = run.folder() / "finished";
@@ -159,7 +166,9 @@ TEST(LoraRun, begins_with_the_values_of_an_adapter) {
 TEST(LoraRun, goes_on_without_the_folder_that_it_began_with_also_in_another_engine) {
   const TinyRun run;
   const auto adapter = run.folder() / "adapter";
-  testing::write_tiny_adapter(run.model(), adapter, {.rank = 3, .alpha = 6, .targets = {"v_proj", "o_proj"}});
+  testing::write_tiny_adapter(
+      run.model(), adapter,
+      {.rank = 3, .alpha = 6, .targets = {"v_proj", "o_proj"}, .modules_to_save = {"embed_tokens", "norm"}});
   TrainOptions options = run.options("run");
   options.engine.lora.adapter = adapter;
   options.context_stages = R"([{"max_seq_length": 16, "steps": 4},

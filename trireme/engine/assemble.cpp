@@ -17,6 +17,7 @@
 #include "trireme/kernels/nearest_keys.h"
 #include "trireme/kernels/tile_gemm.h"
 #include "trireme/memory/make_activation_store.h"
+#include "trireme/model/adapter_layout.h"
 #include "trireme/model/checkpoint_files.h"
 #include "trireme/model/lora_files.h"
 #include "trireme/shard/optimizer.h"
@@ -133,7 +134,7 @@ void Engine::make_parameters(const std::vector<FlatUnit>& units, at::ScalarType 
   of_model.masters = false;
   of_model.optimizer = Offload::none;  // nothing of it is stepped
   frozen_ = make(flat_units(layout_.units, all.size()), of_model, false);
-  // So small that every rank has all of them.
+  // Whole on every rank's device: they are small, or an embedding of which every rank looks up rows.
   of_adapters.parameters = Offload::none;
   of_adapters.copies = nullptr;
   parameters_ = make_replicated_parameters(units, all, shard, of_adapters);
@@ -199,9 +200,13 @@ void Engine::read_adapters(const CheckpointReader& model) {
   if (!lora_.modules_to_save.empty())
     load_weights(model, layout_of_whole_parameters(layout_.adapters), *parameters_, loading);
   for (int unit = 0; unit < unit_count(); ++unit) {
-    const UnitSpec& spec = layout_.trained()[static_cast<size_t>(unit)];
-    const UnitShare& share = parameters_->shares()[static_cast<size_t>(unit)];
-    const at::Tensor drawn = initial_adapter_values(spec, options_.lora.seed);
+    const auto number = static_cast<size_t>(unit);
+    if (layout_.adapters.matrices[number].empty()) continue;
+    const UnitSpec& spec = layout_.trained()[number];
+    const UnitShare& share = parameters_->shares()[number];
+    at::Tensor drawn;
+    agreement().all_or_none("drawing the first adapters",
+                            [&] { drawn = initial_adapter_values(spec, options_.lora.seed); });
     const MasterShare master = parameters_->open_master(unit);
     for (const ParameterSpec& parameter : spec.parameters) {
       if (!is_lora_matrix(parameter)) continue;

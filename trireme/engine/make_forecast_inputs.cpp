@@ -76,11 +76,13 @@ ModelSizes model_sizes(const ModelConfig& config, const ModelLayout& layout) {
                    .tied = layout.tied,
                    .embedding_read_backward = layout.embedding_read_backward};
   for (const UnitSpec& unit : layout.units) sizes.unit_elements.push_back(unit.elements);
-  for (const UnitSpec& unit : layout.adapters.units) sizes.adapter_elements.push_back(unit.elements);
-  sizes.first_adapted_unit = layout.adapters.first_unit;
-  sizes.lora_elements = layout.lora_elements();
-  sizes.adapter_rank = layout.adapters.rank;
-  sizes.trains_output = layout.trains_output();
+  if (!layout.adapted()) return sizes;
+  AdapterSizes& adapters = sizes.adapters.emplace();
+  adapters.first_unit = layout.adapters.first_unit;
+  for (const UnitSpec& unit : layout.adapters.units) adapters.unit_elements.push_back(unit.elements);
+  adapters.lora_elements = layout.lora_elements();
+  adapters.rank = layout.adapters.rank;
+  adapters.trains_output = layout.trains_output();
   return sizes;
 }
 

@@ -21,6 +21,16 @@ namespace trireme {
 
 inline constexpr int64_t kFloat_bytes = 4;
 
+// Of LoRA (Adapters of model_layout.h), by its units.
+struct AdapterSizes {
+  int first_unit = 0;                       // of the model's units; the others follow it
+  std::vector<int64_t> unit_elements = {};  // of flat buffers, padded as ModelSizes::unit_elements
+  std::vector<int64_t> lora_elements = {};  // of the matrices of low rank
+  int64_t rank = 0;                         // r
+  bool trains_output = false;               // ModelLayout::trains_output
+  bool operator==(const AdapterSizes&) const = default;
+};
+
 struct ModelSizes {
   int64_t layers = 0;
   int64_t hidden = 0;               // M
@@ -68,31 +78,27 @@ struct ModelSizes {
   std::vector<int64_t> unit_elements = {};
   bool tied = false;
   bool embedding_read_backward = false;
-  // Of LoRA: the flat buffers of Adapters::units, which alone are trained, of the units from the first of these on,
-  // and of that the matrices of low rank; empty: the units are trained.
-  std::vector<int64_t> adapter_elements = {};
-  std::vector<int64_t> lora_elements = {};
-  int first_adapted_unit = 0;
-  int64_t adapter_rank = 0;
-  bool trains_output = true;  // ModelLayout::trains_output
+  std::optional<AdapterSizes> adapters = {};  // which alone are trained
   bool operator==(const ModelSizes&) const = default;
 
   // Of layers that are not of full_heads.
   AttentionHeads common_heads() const {
     return {heads, kv_heads, head_dim, keys_are_values, gated_attention, share_keys};
   }
-  bool adapted() const { return !adapter_elements.empty(); }
+  bool adapted() const { return adapters.has_value(); }
+  bool trains_output() const { return !adapters || adapters->trains_output; }
   bool has_layer_inputs() const { return layer_input_width > 0; }
   bool shares_keys(size_t layer) const {
     return !layers_of_keys.empty() && layers_of_keys[layer] != static_cast<int64_t>(layer);
   }
   EndUnits end_units() const { return {tied, embedding_read_backward, has_layer_inputs(), !adapted()}; }
   size_t first_layer_unit() const { return static_cast<size_t>(end_units().layer_unit(0)); }
+  int lowest_trained_unit() const { return adapters ? adapters->first_unit : kEmbeddingUnit; }
   // Elements of what is trained of a unit.
   int64_t trained_elements(size_t unit) const {
-    if (!adapted()) return unit_elements[unit];
-    const auto first = static_cast<size_t>(first_adapted_unit);
-    return unit < first || unit >= first + adapter_elements.size() ? 0 : adapter_elements[unit - first];
+    const std::vector<int64_t>& trained = adapters ? adapters->unit_elements : unit_elements;
+    const auto first = static_cast<size_t>(lowest_trained_unit());
+    return unit < first || unit >= first + trained.size() ? 0 : trained[unit - first];
   }
 
   bool scales_queries(int64_t tokens) const { return tokens > most_unscaled_tokens; }

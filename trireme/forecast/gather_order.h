@@ -14,7 +14,7 @@ struct EndUnits {
   bool tied = false;  // the head uses the embedding's matrix
   bool embedding_read_backward = false;
   bool layer_inputs = false;
-  bool trained = true;  // else nothing goes back behind the layers (LoRA)
+  bool trained = true;  // else no values are gathered behind the layers (LoRA)
   int layer_unit(int64_t layer) const { return trireme::layer_unit(layer, layer_inputs); }
 };
 

@@ -47,9 +47,11 @@ ModelSizes model_of(const ModelSizes& whole, LayerKind kind, bool share_keys,
   };
   keep_layers(model.layer_windows, 0);
   keep_layers(model.unit_elements, whole.first_layer_unit());
-  const size_t adapted_before = whole.first_layer_unit() - static_cast<size_t>(whole.first_adapted_unit);
-  keep_layers(model.adapter_elements, adapted_before);
-  keep_layers(model.lora_elements, adapted_before);
+  if (model.adapters) {
+    const size_t first = whole.first_layer_unit() - static_cast<size_t>(whole.lowest_trained_unit());
+    keep_layers(model.adapters->unit_elements, first);
+    keep_layers(model.adapters->lora_elements, first);
+  }
   if (kind == LayerKind::common && whole.full_heads) {
     const int64_t longest = std::ranges::max(model.layer_windows);
     model.causal_tokens = std::min(whole.causal_tokens, longest);  // 0 of an encoder

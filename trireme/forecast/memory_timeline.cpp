@@ -86,6 +86,8 @@ class Timeline {
 
   std::vector<MemorySnapshot> run() {
     const ModelSizes& model = inputs_.model;
+    if (inputs_.micro_batches > 1 && inputs_.zero >= 2 && sums_go_beside_backward(inputs_))
+      begin_sum(model.lowest_trained_unit());  // of the micro-batch before
     const int64_t rows = (inputs_.packed ? inputs_.batch : 1) * inputs_.shard_tokens;
     int64_t tables = 0;
     for (const int64_t width : rotary_widths(model)) {
@@ -113,6 +115,7 @@ class Timeline {
     }
     going_back_ = true;
     name_pass("head");
+    finish_sum();
     units_.gathered += model.tied ? 2 : 1;
     send_away(plan_.layers);
     units_.open = static_cast<int>(model.unit_elements.size()) - 1;
@@ -196,6 +199,10 @@ class Timeline {
   // when it is finished.
   int64_t making_sum_of(int unit) const { return sum_buffer_of(unit) - begun_sum_of(unit); }
   bool sums_when_begun() const { return inputs_.rank_sums == RankSums::while_reading; }
+  void begin_sum(int unit) {
+    held_[communication] += begun_sum_of(unit);
+    units_.summing = unit;
+  }
   // Of the unit closed before.
   void finish_sum() {
     if (units_.summing < 0) return;
@@ -208,9 +215,10 @@ class Timeline {
     units_.released = true;
     if (sums_go_beside_backward(inputs_)) {
       finish_sum();
-      held_[communication] += begun_sum_of(units_.open);
-      record("begun sum over ranks", {{communication, sums_when_begun() ? making_sum_of(units_.open) : 0}});
-      units_.summing = units_.open;
+      const int unit = units_.open;
+      record("begun sum over ranks",
+             {{communication, begun_sum_of(unit) + (sums_when_begun() ? making_sum_of(unit) : 0)}});
+      begin_sum(unit);
     } else if (sums_at_close())
       record("sum over ranks", {{communication, sum_buffer_of(units_.open)}});
     units_.released = false;

@@ -20,8 +20,10 @@ int least_divisor(int number) {
 ForecastInputs with_ranks(ForecastInputs inputs, int ranks, int rank) {
   inputs.ranks = ranks;
   inputs.rank = rank;
-  for (std::vector<int64_t>* units : {&inputs.model.unit_elements, &inputs.model.adapter_elements})
-    for (int64_t& elements : *units) elements = padded_elements(elements, ranks);
+  for (int64_t& elements : inputs.model.unit_elements) elements = padded_elements(elements, ranks);
+  if (inputs.model.adapters)
+    for (int64_t& elements : inputs.model.adapters->unit_elements)
+      elements = padded_elements(elements, ranks);
   return inputs;
 }
 

@@ -98,7 +98,8 @@ std::vector<int64_t> rank_shares(const ForecastInputs& inputs) {
 ForecastInputs trained_inputs(const ForecastInputs& inputs) {
   if (!inputs.model.adapted()) return inputs;
   ForecastInputs trained = inputs;
-  trained.model.unit_elements = std::exchange(trained.model.adapter_elements, {});
+  trained.model.unit_elements = inputs.model.adapters->unit_elements;
+  trained.model.adapters.reset();
   trained.model.tied = trained.model.embedding_read_backward = false;
   trained.model.layer_input_width = 0;
   trained.zero = std::min(inputs.zero, 2);
@@ -107,7 +108,7 @@ ForecastInputs trained_inputs(const ForecastInputs& inputs) {
 }
 
 int64_t parameter_bytes(const ForecastInputs& inputs) {
-  const int64_t adapters = sum_of(inputs.model.adapter_elements);
+  const int64_t adapters = inputs.model.adapted() ? sum_of(inputs.model.adapters->unit_elements) : 0;
   if (inputs.zero < 3) return (sum_of(inputs.model.unit_elements) + adapters) * inputs.tile_bytes;
   const std::vector<int64_t> shares = rank_shares(inputs);
   if (shares_are_uploaded(inputs)) return (most_gathered(inputs, shares) + adapters) * inputs.tile_bytes;
@@ -150,8 +151,7 @@ StoresOverStep::StoresOverStep(const ForecastInputs& inputs)
   const ModelSizes& model = inputs.model;
   const std::vector<int64_t> trained = rank_shares(trained_inputs(inputs));
   trained_shares_.assign(model.unit_elements.size(), 0);
-  std::copy(trained.begin(), trained.end(),
-            trained_shares_.begin() + (model.adapted() ? model.first_adapted_unit : 0));
+  std::copy(trained.begin(), trained.end(), trained_shares_.begin() + model.lowest_trained_unit());
   if (!gradients_move_)
     for (size_t unit = 0; unit < model.unit_elements.size(); ++unit)
       staying_gradients_ += model.trained_elements(unit);
@@ -195,11 +195,11 @@ int64_t StoresOverStep::gradient_bytes(const UnitsInMemory& units) const {
 // when the next one is closed, which may be in the next micro-batch.
 int64_t StoresOverStep::leaving_elements(const UnitsInMemory& units) const {
   const auto end = std::ssize(trained_shares_);
-  auto leaving = units.closed < 0 ? end : units.closed + (units.summing >= 0 ? 1 : 0);
+  auto leaving = units.summing >= 0 ? units.summing + 1 : units.closed >= 0 ? units.closed : end;
   while (leaving < end && trained_shares_[static_cast<size_t>(leaving)] == 0) ++leaving;
   if (leaving < end) return trained_shares_[static_cast<size_t>(leaving)];
-  const int lowest = inputs_.model.adapted() ? inputs_.model.first_adapted_unit : 0;
-  return inputs_.micro_batches > 1 ? trained_shares_[static_cast<size_t>(lowest)] : 0;
+  const auto lowest = static_cast<size_t>(inputs_.model.lowest_trained_unit());
+  return inputs_.micro_batches > 1 ? trained_shares_[lowest] : 0;
 }
 
 bool splits_masters(const ForecastInputs& inputs) {

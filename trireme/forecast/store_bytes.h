@@ -11,8 +11,8 @@ std::vector<int64_t> rank_shares(const ForecastInputs& inputs);
 // The most that `width` neighbours come to.
 int64_t largest_run(const std::vector<int64_t>& values, size_t width);
 
-// The same run of a model that is what is trained: of LoRA a layer's adapters are a unit, whole on every rank
-// and on the device.
+// The same run of a model that is what is trained: of LoRA the units are those of adapters, whole on every rank and
+// on the device.
 ForecastInputs trained_inputs(const ForecastInputs& inputs);
 
 // Which units are whole at a moment of the passes, where stores are sharded.

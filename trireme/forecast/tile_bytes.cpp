@@ -52,8 +52,8 @@ struct TileSizes {
     }
     o_copy = gate > 0 ? t : convert;
     vocab = model.vocab;
-    adapter_rank = model.adapter_rank;
-    trains_output = model.trains_output;
+    adapter_rank = model.adapters ? model.adapters->rank : 0;
+    trains_output = model.trains_output();
     on_host = inputs.device_is_host;
     bf16_blocks = inputs.flash_element_bytes == 2;
     token_kernels = inputs.token_kernels;

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <cmath>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
 #include "trireme/base/joined.h"
 #include "trireme/model/checkpoint_files.h"
@@ -25,11 +26,17 @@ std::vector<std::string> names_between_commas(const std::string& text, const std
       names.back() += letter;
   }
   for (const std::string& name : names)
-    if (name.empty() || !std::ranges::all_of(name, is_of_name) || (name == kAllLinear && names.size() > 1))
+    if (name.empty() || !std::ranges::all_of(name, is_of_name))
       throw ConfigError(cat("--", option, " is '", quotation(text),
                             "'; expected names with commas between them, ", expected,
                             "; lists and regular expressions are not read"));
   return names;
+}
+
+// The export of a whole model names each norm by itself.
+std::string text_of_modules(const std::vector<std::string>& modules) {
+  constexpr size_t kMostNamed = 8;
+  return modules.size() > kMostNamed ? cat(modules.size(), " modules") : joined(modules);
 }
 
 }  // namespace
@@ -74,14 +81,20 @@ LoraOptions lora_options_of(const LoraConfig& lora, uint64_t seed) {
 }
 
 std::vector<std::string> lora_targets(const std::string& text) {
-  return names_between_commas(text, "lora_target_modules",
-                              cat("such as q_proj,v_proj, or ", kAllLinear, " alone"));
+  const std::string expected = cat("such as q_proj,v_proj, or ", kAllLinear, " alone");
+  std::vector<std::string> names = names_between_commas(text, "lora_target_modules", expected);
+  if (names.size() > 1 && contains(names, kAllLinear))
+    throw ConfigError(cat("--lora_target_modules is '", quotation(text),
+                          "'; expected names with commas between them, ", expected));
+  return names;
 }
 
 std::vector<std::string> lora_modules_to_save(const std::string& text) {
   if (text.empty()) return {};
-  std::vector<std::string> names =
-      names_between_commas(text, "lora_modules_to_save", "such as embed_tokens,norm");
+  return sorted_unique(names_between_commas(text, "lora_modules_to_save", "such as embed_tokens,norm"));
+}
+
+std::vector<std::string> sorted_unique(std::vector<std::string> names) {
   std::ranges::sort(names);
   const auto repeated = std::ranges::unique(names);
   names.erase(repeated.begin(), repeated.end());
@@ -90,32 +103,11 @@ std::vector<std::string> lora_modules_to_save(const std::string& text) {
 
 std::string text_of_lora(const LoraConfig& lora, const std::vector<std::string>& modules) {
   return cat("LoRA of rank ", lora.rank, ", scale ", number_text(lora.scale()), ", of ", joined(modules),
-             lora.modules_to_save.empty() ? "" : cat("; ", joined(lora.modules_to_save), " whole"));
+             lora.modules_to_save.empty() ? "" : cat("; ", text_of_modules(lora.modules_to_save), " whole"));
 }
 
 bool is_lora_matrix(const ParameterSpec& spec) {
   return spec.name.ends_with(kLoraA) || spec.name.ends_with(kLoraB);
-}
-
-ModelLayout layout_of_adapter_files(const ModelLayout& layout) {
-  ModelLayout files{.units = layout.adapters.units};
-  // PEFT writes a tied embedding under both names.
-  for (TiedName tied : layout.tied_names) {
-    tied.name = kAdapterPrefix + tied.name;
-    tied.parameter = kAdapterPrefix + tied.parameter;
-    const auto is_trained = [&](const ParameterSpec& spec) { return spec.name == tied.parameter; };
-    if (std::ranges::any_of(files.units.front().parameters, is_trained)) files.tied_names.push_back(tied);
-  }
-  return files;
-}
-
-ModelLayout layout_of_whole_parameters(const Adapters& adapters) {
-  ModelLayout files{.units = adapters.units};
-  for (UnitSpec& unit : files.units) {
-    std::erase_if(unit.parameters, is_lora_matrix);
-    for (ParameterSpec& spec : unit.parameters) spec.name.erase(0, std::string_view(kAdapterPrefix).size());
-  }
-  return files;
 }
 
 at::Tensor initial_adapter_values(const UnitSpec& unit, uint64_t seed) {
@@ -130,13 +122,14 @@ at::Tensor initial_adapter_values(const UnitSpec& unit, uint64_t seed) {
   return flat;
 }
 
-void merge_adapters(const UnitSpec& unit, at::Tensor& flat, const Adapters& adapters, size_t number,
+void merge_adapters(const UnitSpec& unit, at::Tensor& flat, const Adapters& adapters, size_t trained_unit,
                     const at::Tensor& adapter_flat) {
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> weights = bind_weights(flat, unit);
-  const std::vector<at::Tensor> trained = bind_weights(adapter_flat, adapters.units[number]);
-  for (const WholeTensor& whole : adapters.whole[number]) weights[whole.slot].copy_(trained[whole.tensor]);
-  for (const AdaptedMatrix& matrix : adapters.matrices[number])
+  const std::vector<at::Tensor> trained = bind_weights(adapter_flat, adapters.units[trained_unit]);
+  for (const WholeTensor& whole : adapters.whole[trained_unit])
+    weights[whole.slot].copy_(trained[whole.tensor]);
+  for (const AdaptedMatrix& matrix : adapters.matrices[trained_unit])
     for (size_t part = 0; part < matrix.rows.size(); ++part) {
       const AdaptedRows& rows = matrix.rows[part];
       const at::Tensor a =

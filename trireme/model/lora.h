@@ -55,8 +55,8 @@ struct LoraConfig {
   std::vector<std::string> targets;  // last names of modules, such as "q_proj"
   // Ends of the names of modules that are trained whole, as PEFT reads them: "norm" is every norm.
   std::vector<std::string> modules_to_save = {};
-  bool ties_embedding =
-      true;  // ensure_weight_tying: a tied embedding is trained together with the head's matrix
+  // ensure_weight_tying: a tied embedding is trained as the output matrix that it is too.
+  bool ties_embedding = true;
 
   double scale() const;
 };
@@ -67,6 +67,8 @@ LoraOptions lora_options_of(const LoraConfig& lora, uint64_t seed);
 // What LoraOptions::targets and modules_to_save mean: names between commas.
 std::vector<std::string> lora_targets(const std::string& text);
 std::vector<std::string> lora_modules_to_save(const std::string& text);
+// LoraConfig::modules_to_save: the order says nothing.
+std::vector<std::string> sorted_unique(std::vector<std::string> names);
 
 // "LoRA of rank 16, scale 2, of q_proj, k_proj; embed_tokens, norm whole"
 std::string text_of_lora(const LoraConfig& lora, const std::vector<std::string>& modules);
@@ -76,14 +78,9 @@ bool is_lora_matrix(const ParameterSpec& spec);
 // Fresh flat fp32 values of LoRA's matrices, by the seed and each parameter's name alone.
 at::Tensor initial_adapter_values(const UnitSpec& unit, uint64_t seed);
 
-// The files of an adapter as a layout of their own.
-ModelLayout layout_of_adapter_files(const ModelLayout& layout);
-// What adapters train whole, under its names in the model's files.
-ModelLayout layout_of_whole_parameters(const Adapters& adapters);
-
-// W += scale B A, and what is trained whole: flat fp32 values of a unit and of its adapters, of which `number` is
-// the number.
-void merge_adapters(const UnitSpec& unit, at::Tensor& flat, const Adapters& adapters, size_t number,
+// W += scale B A, and what is trained whole: flat fp32 values of a unit and of its adapters, of which `trained_unit`
+// is the number.
+void merge_adapters(const UnitSpec& unit, at::Tensor& flat, const Adapters& adapters, size_t trained_unit,
                     const at::Tensor& adapter_flat);
 
 }  // namespace trireme

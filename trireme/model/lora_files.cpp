@@ -9,6 +9,7 @@
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/joined.h"
 #include "trireme/base/safetensors_writer.h"
+#include "trireme/model/adapter_layout.h"
 #include "trireme/model/computed_fields.h"
 #include "trireme/model/language_model.h"
 #include "trireme/model/make_adapters.h"
@@ -49,11 +50,12 @@ std::vector<std::string> modules_in_weights(const fs::path& dir) {
     for (const auto& [name, entry] : file->entries()) {
       for (const std::string& of_images : image_tensor_names())
         if (name.find(of_images) != std::string::npos)
-          throw ConfigError(
-              cat(entry.describe(),
-                  ": this adapter changes what reads images, which is not run here; expected one "
-                  "whose target_modules are of the language model alone, such as "
-                  R"re(".*language_model.*\.(q_proj|v_proj)")re"));
+          throw ConfigError(cat(
+              entry.describe(),
+              ": this adapter changes what reads images, which is not run here; expected one whose ",
+              name.ends_with(kLoraA) || name.ends_with(kLoraB)
+                  ? R"re(target_modules are of the language model alone, such as ".*language_model.*\.(q_proj|v_proj)")re"
+                  : R"re(modules_to_save are of the language model alone, such as "language_model.norm")re"));
       if (!name.ends_with(kLoraA)) continue;
       const std::string module = name.substr(0, name.size() - kLoraA.size());
       modules.insert(module.substr(module.rfind('.') + 1));
@@ -92,8 +94,7 @@ std::vector<std::string> modules_to_save_of(const Json& json, const std::string&
       throw DataError(cat(origin, ": modules_to_save holds ", quotation(name), ", expected names"));
     modules.push_back(name.get<std::string>());
   }
-  std::ranges::sort(modules);
-  return modules;
+  return sorted_unique(std::move(modules));
 }
 
 LoraConfig resolve(const LoraOptions& options) {
@@ -226,7 +227,7 @@ CheckpointReader open_adapter(const fs::path& dir) {
 }
 
 void write_adapter(const fs::path& out_dir, const ModelLayout& layout, const AdapterFolder& adapter,
-                   const std::function<at::Tensor(int number)>& unit_flat) {
+                   const std::function<at::Tensor(int trained_unit)>& unit_flat) {
   const at::NoGradGuard no_grad;
   const bool inside = !adapter.whole_type.empty();
   const ModelLayout files = layout_of_adapter_files(layout);
@@ -243,9 +244,9 @@ void write_adapter(const fs::path& out_dir, const ModelLayout& layout, const Ada
     for (const ParameterSpec& spec : unit.parameters)
       for (const std::string& name : names_of(spec)) specs.push_back({name, "F32", spec.shape});
   SafetensorsWriter writer(out_dir / kAdapterWeightsFile, specs);
-  for (size_t number = 0; number < files.units.size(); ++number) {
-    const at::Tensor flat = unit_flat(static_cast<int>(number));
-    for (const ParameterSpec& spec : files.units[number].parameters) {
+  for (size_t unit = 0; unit < files.units.size(); ++unit) {
+    const at::Tensor flat = unit_flat(static_cast<int>(unit));
+    for (const ParameterSpec& spec : files.units[unit].parameters) {
       const at::Tensor values = parameter_view(flat, spec).contiguous();
       for (const std::string& name : names_of(spec))
         writer.write(name, values.const_data_ptr<float>(), static_cast<int64_t>(values.nbytes()));
@@ -263,6 +264,11 @@ void write_adapter(const fs::path& out_dir, const ModelLayout& layout, const Ada
         modules.push_back(name.substr(0, name.rfind('.')));
       }
     if (!modules.empty()) config["modules_to_save"] = modules;
+  } else if (config.contains("ensure_weight_tying")) {
+    // PEFT ties the embedding where its own name is there.
+    std::vector<std::string> modules = adapter.config.modules_to_save;
+    modules.emplace_back("embed_tokens");
+    config["modules_to_save"] = sorted_unique(std::move(modules));
   }
   replace_file(out_dir / kAdapterConfigFile, config.dump(2) + "\n");
 }

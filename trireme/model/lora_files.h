@@ -48,9 +48,10 @@ std::string lora_of_checkpoint(const std::filesystem::path& checkpoint);
 CheckpointReader open_adapter(const std::filesystem::path& dir);
 
 // Into a folder that exists: adapter_model.safetensors and adapter_config.json, for PEFT. `adapter` is the
-// checkpoint's; of the language model inside a whole model, names are those of the whole one. `unit_flat(number)`
-// gives the fp32 values of each of Adapters::units, one after the other.
+// checkpoint's; of the language model inside a whole model, names are those of the whole one.
+// `unit_flat(trained_unit)` gives the fp32 values of each of ModelLayout::trained, one after the other.
 void write_adapter(const std::filesystem::path& out_dir, const ModelLayout& layout,
-                   const AdapterFolder& adapter, const std::function<at::Tensor(int number)>& unit_flat);
+                   const AdapterFolder& adapter,
+                   const std::function<at::Tensor(int trained_unit)>& unit_flat);
 
 }  // namespace trireme

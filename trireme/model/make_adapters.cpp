@@ -6,29 +6,12 @@
 #include "trireme/base/contains.h"
 #include "trireme/base/error.h"
 #include "trireme/base/joined.h"
-#include "trireme/model/language_model.h"
 #include "trireme/model/model_family.h"
+#include "trireme/model/module_names.h"
+#include "trireme/model/whole_modules.h"
 
 namespace trireme {
 namespace {
-
-constexpr std::string_view kWeight = ".weight";
-
-std::string module_of(const ParameterSpec& spec) {
-  return spec.name.substr(0, spec.name.size() - kWeight.size());
-}
-std::string last_name(const std::string& module) {
-  return module.substr(module.rfind('.') + 1);
-}
-
-// The parameters that lie in a tensor, in its order.
-std::vector<const ParameterSpec*> parameters_of(const UnitSpec& unit, const TensorSpec& tensor) {
-  const int64_t end = tensor.offset + tensor.rows * std::max<int64_t>(tensor.columns, 1);
-  std::vector<const ParameterSpec*> found;
-  for (const ParameterSpec& spec : unit.parameters)
-    if (spec.offset >= tensor.offset && spec.offset < end) found.push_back(&spec);
-  return found;
-}
 
 // LoRA's two matrices beside those of layers.
 class LowRank {
@@ -109,81 +92,6 @@ class LowRank {
   std::set<std::string> met_;                             // targets
 };
 
-// Norms, the embedding and the output matrix that are trained whole.
-class WholeModules {
- public:
-  WholeModules(const ModelLayout& layout, const LoraConfig& lora) : layout_(layout), lora_(lora) {}
-
-  // `tensor`: the next one of `build`.
-  std::vector<WholeTensor> add(int number, UnitBuilder& build, size_t& tensor) {
-    const UnitSpec& unit = layout_.units[static_cast<size_t>(number)];
-    std::vector<WholeTensor> whole;
-    std::set<std::string> built;
-    for (size_t slot = 0; slot < unit.tensors.size(); ++slot) {
-      const std::vector<const ParameterSpec*> parameters = parameters_of(unit, unit.tensors[slot]);
-      if (parameters.size() != 1 || !can_be_whole(number, slot, *parameters[0])) continue;
-      const std::string module = module_of(*parameters[0]);
-      can_be_.insert(last_name(module));
-      if (!is_meant(module)) continue;
-      built.insert(module);
-      whole.push_back({slot, tensor});
-      build.matrix(tensor++, {{parameters[0]->name, unit.tensors[slot].rows}}, unit.tensors[slot].columns);
-    }
-    for (const ParameterSpec& spec : unit.parameters)
-      if (spec.name.ends_with(kWeight) && !built.contains(module_of(spec)) && is_meant(module_of(spec)))
-        not_built_.insert(module_of(spec));
-    return whole;
-  }
-
-  void check(const std::string& origin) const {
-    const std::string expected = cat("; expected some of ", joined(can_be_));
-    for (const std::string& name : lora_.modules_to_save)
-      if (!met_.contains(name))
-        throw ConfigError(cat(origin, ": the model has no module '", quotation(name),
-                              "' with weights of its own",
-                              name.ends_with("lm_head") && layout_.tied
-                                  ? " (its output matrix is the embedding: name embed_tokens)"
-                                  : "",
-                              expected));
-    if (!not_built_.empty())
-      throw ConfigError(cat(origin, ": to train ", *not_built_.begin(),
-                            " whole beside LoRA is not built for this model", expected));
-  }
-
- private:
-  // A bias beside it would be trained too.
-  bool can_be_whole(int number, size_t slot, const ParameterSpec& spec) const {
-    if (spec.stays || !spec.name.ends_with(kWeight)) return false;
-    const UnitSpec& unit = layout_.units[static_cast<size_t>(number)];
-    const auto is_beside = [&](const ParameterSpec& other) {
-      return &other != &spec && other.name.starts_with(module_of(spec) + ".");
-    };
-    if (std::ranges::any_of(unit.parameters, is_beside)) return false;
-    // What layers are told beside x has a gradient that reaches the embedding, and that LoRA does not make.
-    if (number == kEmbeddingUnit) return slot == kWords && !layout_.layer_inputs;
-    if (number == kLayerInputsUnit && layout_.layer_inputs) return false;
-    return unit.tensors[slot].columns == 0 || (number == layout_.head_unit() && slot == kOutputMatrix);
-  }
-  // As PEFT reads modules_to_save: the end of the name, in any file that may hold it.
-  bool is_meant(const std::string& module) {
-    std::vector<std::string> names = names_inside(module);
-    names.push_back(module);
-    bool meant = false;
-    for (const std::string& end : lora_.modules_to_save)
-      if (std::ranges::any_of(names, [&](const std::string& name) { return name.ends_with(end); })) {
-        meant = true;
-        met_.insert(end);
-      }
-    return meant;
-  }
-
-  const ModelLayout& layout_;
-  const LoraConfig& lora_;
-  std::set<std::string> can_be_;     // last names of modules
-  std::set<std::string> not_built_;  // modules
-  std::set<std::string> met_;        // LoraConfig::modules_to_save
-};
-
 }  // namespace
 
 Adapters make_adapters(const ModelConfig& config, const ModelLayout& layout, const LoraConfig& lora,
@@ -195,24 +103,22 @@ Adapters make_adapters(const ModelConfig& config, const ModelLayout& layout, con
     const UnitSpec& unit = layout.units[static_cast<size_t>(number)];
     const bool is_layer = number >= layout.layer_unit(0) && number < layout.head_unit();
     // A for each slot, B for each parameter, or the parameter itself.
-    UnitBuilder build(unit.name + ".lora", kAdapterPrefix, 2 * unit.parameters.size());
+    UnitBuilder build(unit.name + (is_layer ? ".lora" : ".whole"), kAdapterPrefix,
+                      2 * unit.parameters.size());
     size_t tensor = 0;
     std::vector<AdaptedMatrix> matrices;
     if (is_layer) matrices = low_rank.add(unit, build, tensor);
     std::vector<WholeTensor> whole = whole_modules.add(number, build, tensor);
     if (!is_layer && whole.empty()) continue;
     if (made.units.empty()) made.first_unit = number;
+    TRIREME_ASSERT(number == made.first_unit + std::ssize(made.units), "adapters of unit ", number,
+                   " do not follow those before");
     made.units.push_back(build.finish());
     made.matrices.push_back(std::move(matrices));
     made.whole.push_back(std::move(whole));
   }
   low_rank.check(origin.targets);
   whole_modules.check(origin.modules_to_save);
-  if (layout.tied && made.first_unit == kEmbeddingUnit && !lora.ties_embedding)
-    throw ConfigError(
-        cat(origin.modules_to_save,
-            ": ensure_weight_tying is false, so PEFT trained the embedding apart from the output "
-            "matrix, and they are one in this model; that is not built"));
   return made;
 }
 

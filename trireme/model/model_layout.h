@@ -99,7 +99,7 @@ struct AdaptedMatrix {
 // A parameter that is trained whole (PEFT's modules_to_save): its tensor takes the place of the family's.
 struct WholeTensor {
   size_t slot = 0;    // the family's
-  size_t tensor = 0;  // Adapters::units
+  size_t tensor = 0;  // among those of the adapters' unit
 };
 struct Adapters {
   // Of the model's units from `first_unit` on, each: the layers, and the embedding or the head where they hold

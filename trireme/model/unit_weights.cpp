@@ -15,17 +15,17 @@ std::vector<at::Tensor> bind_weights(const at::Tensor& flat, const UnitSpec& uni
   return weights;
 }
 
-void UnitWeights::adapt(const at::Tensor& flat, const Adapters& adapters, size_t number) {
-  adapter_tensors_ = bind_weights(flat, adapters.units[number]);
+void UnitWeights::adapt(const at::Tensor& flat, const Adapters& adapters, size_t trained_unit) {
+  adapter_tensors_ = bind_weights(flat, adapters.units[trained_unit]);
   adapters_ = &adapters;
-  number_ = number;
-  for (const WholeTensor& whole : adapters.whole[number])
+  trained_unit_ = trained_unit;
+  for (const WholeTensor& whole : adapters.whole[trained_unit])
     tensors_[whole.slot] = adapter_tensors_[whole.tensor];
 }
 
 const AdaptedMatrix* UnitWeights::adapted(size_t slot) const {
   if (adapters_ == nullptr) return nullptr;
-  for (const AdaptedMatrix& matrix : adapters_->matrices[number_])
+  for (const AdaptedMatrix& matrix : adapters_->matrices[trained_unit_])
     if (matrix.slot == slot) return &matrix;
   return nullptr;
 }

@@ -21,9 +21,9 @@ class UnitWeights {
   const at::Tensor& operator[](size_t slot) const { return tensors_[slot]; }
   at::ScalarType dtype() const { return tensors_.front().scalar_type(); }
 
-  // The flat values of the unit's adapters (LoRA), of the same dtype; `number`: of Adapters::units. What is
+  // The flat values of the unit's adapters (LoRA), number `trained_unit` of these, of the same dtype. What is
   // trained whole takes its slot. `adapters` outlives this.
-  void adapt(const at::Tensor& flat, const Adapters& adapters, size_t number);
+  void adapt(const at::Tensor& flat, const Adapters& adapters, size_t trained_unit);
   // What is trained beside the matrix of a slot: null where nothing is.
   const AdaptedMatrix* adapted(size_t slot) const;
   double adapter_scale() const { return adapters_->scale; }
@@ -34,7 +34,7 @@ class UnitWeights {
  private:
   std::vector<at::Tensor> tensors_, adapter_tensors_;
   const Adapters* adapters_ = nullptr;
-  size_t number_ = 0;
+  size_t trained_unit_ = 0;
 };
 
 std::vector<at::Tensor> bind_weights(const at::Tensor& flat, const UnitSpec& unit);

@@ -53,10 +53,10 @@ struct LayerProducts {
     int64_t of_all = 0;
     for (const Sides& sides :
          {qkv, out, gate_up, down, shared_gate_up, shared_down, shared_gate, input_gate, input_projection})
-      if (sides.adapted > 0) of_all += model.adapter_rank * (sides.adapted * sides.k + sides.n);
-    adapted_share = static_cast<double>(model.lora_elements.at(
-                        model.first_layer_unit() - static_cast<size_t>(model.first_adapted_unit))) /
-                    static_cast<double>(of_all);
+      if (sides.adapted > 0) of_all += model.adapters->rank * (sides.adapted * sides.k + sides.n);
+    const size_t first_layer = model.first_layer_unit() - static_cast<size_t>(model.lowest_trained_unit());
+    adapted_share =
+        static_cast<double>(model.adapters->lora_elements.at(first_layer)) / static_cast<double>(of_all);
   }
   double filter_elements = 0;  // of a DeltaNet's convolution
   double elements() const {

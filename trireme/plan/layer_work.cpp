@@ -123,7 +123,7 @@ class LayerWork {
   // are not adapted are taken off all alike.
   void adapt(const LayerProducts::Sides& sides, double products, double values) {
     if (sides.adapted == 0) return;
-    const auto rank = static_cast<double>(model_.adapter_rank);
+    const auto rank = static_cast<double>(model_.adapters->rank);
     const double elements = rank * static_cast<double>(sides.adapted * sides.k + sides.n);
     count_.add(WorkKind::matmul, rank, count_.tile_rows,
                kind_.products.adapted_share * products * 2 * count_.rows * elements);

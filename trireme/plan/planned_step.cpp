@@ -13,10 +13,11 @@ double PlannedStep::tokens() const {
 double PlannedStep::model_flops() const {
   const double samples = static_cast<double>(inputs.batch * inputs.micro_batches * data_parallel());
   const ModelSizes& model = inputs.model;
-  const double a_token = model.adapted() ? 4 * matmul_parameters(model) +
-                                               6 * static_cast<double>(sum_of(model.lora_elements)) +
-                                               (model.trains_output ? 2 * output_matrix(model).elements() : 0)
-                                         : 6 * matmul_parameters(model);
+  const double a_token = model.adapted()
+                             ? 4 * matmul_parameters(model) +
+                                   6 * static_cast<double>(sum_of(model.adapters->lora_elements)) +
+                                   (model.trains_output() ? 2 * output_matrix(model).elements() : 0)
+                             : 6 * matmul_parameters(model);
   const AttentionHeads common = model.common_heads();
   const double of_states = delta_flops_per_token(model.delta_net, model.delta_layers);
   return (a_token + of_states) * tokens() +

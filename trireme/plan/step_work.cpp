@@ -137,7 +137,7 @@ class StepCounter {
       count_.add(WorkKind::copy, count_.head_rows * vocabulary, 0, 3 * count_.rows * vocabulary);
     count_.multiply(product, matrix, count_.head_rows);
     count_.multiply(product, matrix, count_.head_rows);
-    if (model_.trains_output) count_.multiply(gradient, matrix, count_.gradient_width(count_.head_rows));
+    if (model_.trains_output()) count_.multiply(gradient, matrix, count_.gradient_width(count_.head_rows));
     if (model_.tiles == TileFormula::encoder) {
       const LayerProducts::Sides dense = encoder_head_dense(model_);
       count_.multiply(WorkKind::matmul, dense, count_.head_rows);

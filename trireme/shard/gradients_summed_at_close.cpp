@@ -41,7 +41,8 @@ class GradientsSummedAtClose final : public GradientStore {
 
   void begin_last_micro_batch() override {}
   OpenGradient open(int unit) override {
-    if (summing_ && summing_->unit == unit) finish_sum();
+    // Backward goes down the units: one above begins another micro-batch.
+    if (summing_ && unit >= summing_->unit) finish_sum();
     at::Tensor& gradient = open_.at(static_cast<size_t>(unit));
     const MemoryScope scope(MemoryCategory::gradients);
     if (offloaded_) offloaded_->expect(unit);

@@ -27,6 +27,15 @@ std::string trained_text(const ModelLayout& layout) {
   return cat("beside which ", format_count(layout.trained_parameter_count()), " are trained, ");
 }
 
+bool trains_norms_or_embedding(const ModelLayout& layout) {
+  if (!layout.adapted()) return true;
+  const std::optional<int> head = layout.trained_unit(layout.head_unit());
+  for (int unit = 0; unit < std::ssize(layout.trained()); ++unit)
+    for (const WholeTensor& whole : layout.adapters.whole[static_cast<size_t>(unit)])
+      if (head != unit || whole.slot != kOutputMatrix) return true;
+  return false;
+}
+
 }  // namespace
 
 void RunInProgress::note(const std::string& text) {
@@ -49,11 +58,10 @@ void RunInProgress::report_start() {
            peak_.source, ")"));
   if (const std::string warning = warmup_warning(plan_.stages); !warning.empty()) note(warning);
   const auto stretches = [](const TrainOptions& of_stage) { return of_stage.engine.rope.given(); };
-  if (engine_->layout().adapted() && engine_->lora().modules_to_save.empty() &&
-      std::ranges::any_of(plan_.options, stretches))
+  if (!trains_norms_or_embedding(engine_->layout()) && std::ranges::any_of(plan_.options, stretches))
     note(
-        "LoRA trains neither norms nor embeddings, which LongLoRA (arXiv 2309.12307) found needed for a "
-        "longer context: give --lora_modules_to_save embed_tokens,norm");
+        "LoRA trains neither norms nor embeddings here, which LongLoRA (arXiv 2309.12307) found needed for a "
+        "longer context; a new run trains them too by --lora_modules_to_save, such as embed_tokens,norm");
 }
 
 void RunInProgress::report_engine() {

@@ -1,0 +1,35 @@
+// What is trained whole beside LoRA's matrices: norms, the embedding and the output matrix, found by the ends of their
+// modules' names, as PEFT reads modules_to_save.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "trireme/model/lora.h"
+#include "trireme/model/model_layout.h"
+
+namespace trireme {
+
+class WholeModules {
+ public:
+  WholeModules(const ModelLayout& layout, const LoraConfig& lora) : layout_(layout), lora_(lora) {}
+
+  // Those of a unit of the model, built into its unit of adapters, of which `tensor` is the next one.
+  std::vector<WholeTensor> add(int unit, UnitBuilder& build, size_t& tensor);
+  // After all units. Throws ConfigError, naming `origin`, for a name that the model does not have, or that means what
+  // is not built.
+  void check(const std::string& origin) const;
+
+ private:
+  bool can_be_whole(int unit, size_t slot, const ParameterSpec& spec) const;
+  bool is_meant(const std::string& module, const std::string& end) const;
+  bool is_meant(const std::string& module) const;
+  std::string can_be_text() const;
+
+  const ModelLayout& layout_;
+  const LoraConfig& lora_;
+  std::set<std::string> can_be_, cannot_be_;  // modules
+};
+
+}  // namespace trireme
