@@ -37,8 +37,7 @@ inline HardwareProfile gpu_80gb() {
   profile.peak_flops_16_bit = 989e12;
   for (auto& [kind, table] : profile.rates_16_bit) {
     const bool products = kind == WorkKind::matmul || kind == WorkKind::weight_gradient;
-    const bool attention = kind == WorkKind::attention_forward || kind == WorkKind::attention_backward;
-    table = {{{0, 0, products ? 6e14 : attention ? 4e14 : 1e12}}};
+    table = {{{0, 0, products ? 6e14 : is_attention(kind) ? 4e14 : 1e12}}};
   }
   profile.within_machine = {1e-5, 3e11};
   profile.across_machines = {3e-5, 4e10};

@@ -138,9 +138,6 @@ Json to_json(const HardwareProfile& profile) {
 }
 
 HardwareProfile hardware_profile_from_json(const Json& json, const std::string& origin) {
-  const auto number = [&](const char* key, double least, double most) {
-    return finite_number(json, key, least, most, origin);
-  };
   HardwareProfile profile;
   profile.name = text_value(json, "name", origin);
   profile.description = text_value(json, "description", origin, profile.name);
@@ -152,8 +149,8 @@ HardwareProfile hardware_profile_from_json(const Json& json, const std::string& 
   profile.outside_tensors_bytes = whole_number(json, "outside_tensors_bytes", {0}, origin, 0);
   profile.fragments_share = finite_number(json, "fragments_share", 0, 1, origin, 0);
   profile.peer_buffers_bytes = whole_number(json, "peer_buffers_bytes", {0}, origin, 0);
-  profile.peak_flops_16_bit = number("peak_flops_16_bit", 1, kMost);
-  profile.peak_flops_32_bit = number("peak_flops_32_bit", 1, kMost);
+  profile.peak_flops_16_bit = finite_number(json, "peak_flops_16_bit", 1, kMost, origin);
+  profile.peak_flops_32_bit = finite_number(json, "peak_flops_32_bit", 1, kMost, origin);
   profile.rates_16_bit = rates_from(json, "rates_16_bit", origin);
   profile.rates_32_bit = rates_from(json, "rates_32_bit", origin);
   profile.within_machine = link_from(json, "within_machine", origin);
@@ -172,17 +169,13 @@ HardwareProfile hardware_profile_from_json(const Json& json, const std::string& 
   if (find_field(json, "sources", origin) != nullptr)
     for (const Json& source : array_value(json, "sources", origin)) {
       const std::string of = cat(origin, ": sources");
-      FigureSource read{text_value(source, "figure", of), FigureOrigin::estimated,
-                        text_value(source, "source", of)};
       const std::string name = text_value(source, "origin", of);
-      const auto names = enum_names(FigureOrigin{});
-      const auto known =
-          std::ranges::find(names, name, [](const auto& each) { return std::string(each.name); });
-      if (known == names.end())
+      const auto figure_origin = value_named<FigureOrigin>(name);
+      if (!figure_origin)
         throw DataError(
             cat(of, ": origin is '", quotation(name), "'; expected published, measured or estimated"));
-      read.origin = known->value;
-      profile.sources.push_back(std::move(read));
+      profile.sources.push_back(
+          {text_value(source, "figure", of), *figure_origin, text_value(source, "source", of)});
     }
   return profile;
 }

@@ -41,6 +41,9 @@ enum class WorkKind : uint8_t {
 constexpr bool counts_flops(WorkKind kind) {
   return kind <= WorkKind::attention_backward;
 }
+constexpr bool is_attention(WorkKind kind) {
+  return kind == WorkKind::attention_forward || kind == WorkKind::attention_backward;
+}
 constexpr auto enum_names(WorkKind) {
   using enum WorkKind;
   return std::to_array<EnumName<WorkKind>>({{matmul, "matmul"},
@@ -141,6 +144,7 @@ struct HardwareProfile {
   double time_error_share = 0.25;  // of a step's seconds; an estimate
   std::vector<FigureSource> sources;
 
+  const char* device_noun() const { return is_gpu ? "GPU" : "rank"; }
   // Of so many ranks, those on one machine.
   int machine_devices(int ranks) const { return std::min(ranks, devices_per_machine); }
   // Host memory of each of so many ranks; where it is unknown, as much as its device has.

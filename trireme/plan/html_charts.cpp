@@ -22,8 +22,12 @@ std::string mark(const char* kind, double share) {
   return cat("<span class=\"", kind, "\" style=\"left:", percent(share), "\"></span>");
 }
 
-std::string label(double value, const std::string& x, double y) {
-  return cat("<text text-anchor=\"middle\" x=\"", x, "\" y=\"", format_fixed(y, 1), "\" data-value=\"",
+std::string coordinate(double pixels) {
+  return format_fixed(pixels, 1);
+}
+
+std::string label(double value, double x, double y) {
+  return cat("<text text-anchor=\"middle\" x=\"", coordinate(x), "\" y=\"", coordinate(y), "\" data-value=\"",
              whole_digits(value), "\">", rate_text(value), "</text>");
 }
 
@@ -59,37 +63,33 @@ std::string svg_chart(const std::vector<ChartPoint>& points, const std::string& 
   const double first = std::log2(points.front().x), last = std::log2(points.back().x);
   double highest = 0;
   for (const ChartPoint& point : points) highest = std::max(highest, point.y);
-  const auto x_of = [&](const ChartPoint& point) {
-    return format_fixed(kLeft + width * (std::log2(point.x) - first) / (last - first), 1);
-  };
-  const auto y_of = [&](const ChartPoint& point) {
-    return format_fixed(kTop + kHeight * (1 - point.y / highest), 1);
-  };
-  const std::string floor = format_fixed(kTop + kHeight, 1);
+  const std::string floor = coordinate(kTop + kHeight);
   std::string line, stems, marks, labels;
   double label_end = 0;
   for (const ChartPoint& point : points) {
-    const std::string x = x_of(point), y = y_of(point);
+    const double left = kLeft + width * (std::log2(point.x) - first) / (last - first),
+                 top = kTop + kHeight * (1 - point.y / highest);
+    const std::string x = coordinate(left), y = coordinate(top);
     line += cat(line.empty() ? "" : " ", x, ",", y);
     stems += cat("<line class=\"stem\" stroke=\"currentColor\" x1=\"", x, "\" x2=\"", x, "\" y1=\"", y,
                  "\" y2=\"", floor, "\"/>");
-    marks += point.marked ? cat("<rect class=\"best\" x=\"", format_fixed(std::stod(x) - 6, 1), "\" y=\"",
-                                format_fixed(std::stod(y) - 6, 1), "\" width=\"12\" height=\"12\"/>")
+    marks += point.marked ? cat("<rect class=\"best\" x=\"", coordinate(left - 6), "\" y=\"",
+                                coordinate(top - 6), "\" width=\"12\" height=\"12\"/>")
                           : cat("<circle class=\"point\" cx=\"", x, "\" cy=\"", y, "\" r=\"4\"/>");
     // The last two may lie closer than a step.
-    const bool is_close = std::stod(x) < label_end;
-    labels += label(point.y, x, std::stod(y) - (is_close ? 25 : 11)) +
-              label(point.x, x, kTop + kHeight + (is_close ? 34 : 18));
-    label_end = std::stod(x) + 70;
+    const bool is_close = left < label_end;
+    labels += label(point.y, left, top - (is_close ? 25 : 11)) +
+              label(point.x, left, kTop + kHeight + (is_close ? 34 : 18));
+    label_end = left + 70;
   }
   return cat("<svg role=\"img\" aria-label=\"", html_escaped(y_name), " by ", html_escaped(x_name),
              "; the table below says the same\" viewBox=\"0 0 ", format_fixed(kLeft + width + kRight, 0), " ",
              format_fixed(kTop + kHeight + 66, 0), "\">\n", stems,
              "<line class=\"axis\" stroke=\"currentColor\" x1=\"", kLeft - 20, "\" x2=\"",
-             format_fixed(kLeft + width + 20, 1), "\" y1=\"", floor, "\" y2=\"", floor,
+             coordinate(kLeft + width + 20), "\" y1=\"", floor, "\" y2=\"", floor,
              "\"/>\n<polyline class=\"line\" fill=\"none\" stroke=\"currentColor\" points=\"", line, "\"/>\n",
              marks, labels, "<text class=\"name\" x=\"", kLeft - 20, "\" y=\"14\">", html_escaped(y_name),
-             "</text><text class=\"name\" x=\"", kLeft - 20, "\" y=\"", format_fixed(kTop + kHeight + 58, 1),
+             "</text><text class=\"name\" x=\"", kLeft - 20, "\" y=\"", coordinate(kTop + kHeight + 58),
              "\">", html_escaped(x_name), "</text>\n</svg>\n");
 }
 

@@ -1,10 +1,10 @@
 #include "trireme/plan/plan.h"
 
 #include <algorithm>
-#include <sstream>
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/base/split.h"
 #include "trireme/plan/check_request.h"
 #include "trireme/plan/lacking_memory.h"
 #include "trireme/plan/other_axes.h"
@@ -139,8 +139,7 @@ std::vector<Plan> plan_stages(const PlanRequest& request, const std::vector<int6
 std::vector<int64_t> parse_stage_lengths(const std::string& text) {
   std::vector<int64_t> lengths;
   bool doubles = false;
-  std::istringstream words(text);
-  for (std::string word; std::getline(words, word, ',');) {
+  for (const std::string& word : split(text, ',')) {
     if (word == "...") {
       if (lengths.empty() || doubles) break;
       doubles = true;

@@ -30,6 +30,9 @@ struct Plan {
   double seconds_for(int64_t tokens) const {
     return static_cast<double>(tokens) / best.time.tokens_per_second;
   }
+  double device_hours_for(int64_t tokens) const {
+    return seconds_for(tokens) / 3600 * best.configuration.ranks();
+  }
 };
 
 // Throws ConfigError as check_request does, and with Objective::length where not even Search::shortest

@@ -18,10 +18,6 @@ std::string spaced(std::string name) {
   return name;
 }
 
-const char* device_word(const PlanRequest& request) {
-  return request.hardware.is_gpu ? "GPU" : "rank";
-}
-
 std::string fact(const std::string& name, const std::string& value) {
   return cat("<div><dt>", name, "</dt><dd>", value, "</dd></div>\n");
 }
@@ -63,8 +59,7 @@ int64_t devices_of_machine(const PlanRequest& request, const Planned& planned) {
 
 std::string device_bar(const PlanRequest& request, const Planned& planned) {
   std::vector<BarSegment> segments = segments_of(planned.memory.forecast.fullest.bytes);
-  const int64_t beside = planned.memory.device_bytes - planned.memory.forecast.peak_total_bytes;
-  segments.push_back({"beside tensors", static_cast<double>(beside), true});
+  segments.push_back({"beside tensors", static_cast<double>(planned.memory.beside_tensors_bytes()), true});
   return html_bar(segments, static_cast<double>(request.hardware.memory_bytes),
                   static_cast<double>(planned.memory.limits.device_bytes));
 }
@@ -94,7 +89,7 @@ std::string memory_cell(const PlanRequest& request, const Planned& planned) {
 
 std::string memory_section(const PlanRequest& request, const Planned& planned) {
   const PlannedMemory& memory = planned.memory;
-  const std::string device = device_word(request);
+  const std::string device = request.hardware.device_noun();
   std::string html = cat(
       "<h2>Memory</h2>\n<p>Each ", device, ": ", html_bytes(memory.device_bytes), " of ",
       html_bytes(request.hardware.memory_bytes), over_text(memory.device_bytes, memory.limits.device_bytes),
@@ -117,8 +112,8 @@ std::string memory_section(const PlanRequest& request, const Planned& planned) {
     if (has_host) rows.back().push_back(html_bytes(forecast.host[category]));
   }
   rows.push_back({"all tensors", html_bytes(forecast.peak_total_bytes), ""});
-  rows.push_back({"beside tensors: context, libraries, fragments",
-                  html_bytes(memory.device_bytes - forecast.peak_total_bytes), ""});
+  rows.push_back(
+      {"beside tensors: context, libraries, fragments", html_bytes(memory.beside_tensors_bytes()), ""});
   std::vector<std::string> heads{"category", "when fullest", "at its own peak"};
   std::vector<const char*> classes{"", "n", "n"};
   if (has_host) {
@@ -170,8 +165,7 @@ std::string time_section(const Planned& planned) {
 std::string runners_up_section(const PlanRequest& request, const Plan& plan) {
   if (plan.runners_up.empty()) return "";
   const auto row = [&](const std::string& change, const std::string& reason, const Planned& planned) {
-    return std::vector<std::string>{change, reason,
-                                    html_rate(planned.time.tokens_per_second / planned.configuration.ranks()),
+    return std::vector<std::string>{change, reason, html_rate(planned.device_tokens_per_second()),
                                     html_seconds(planned.time.seconds), memory_cell(request, planned)};
   };
   std::vector<std::vector<std::string>> rows{row("<strong>the best</strong>", "", plan.best)};
@@ -181,7 +175,8 @@ std::string runners_up_section(const PlanRequest& request, const Plan& plan) {
       "<h2>With another option</h2>\n",
       table("The best of each other mesh, and the plan with one other option of each kind. A solid line in a "
             "bar is where the memory ends",
-            {"what changes", "why it loses", cat("tokens/s each ", device_word(request)), "step", "memory"},
+            {"what changes", "why it loses", cat("tokens/s each ", request.hardware.device_noun()), "step",
+             "memory"},
             {"", "", "n", "n", "bars"}, rows));
 }
 
@@ -190,13 +185,13 @@ std::string frontier_section(const PlanRequest& request, const Plan& plan) {
   std::vector<ChartPoint> points;
   std::vector<std::vector<std::string>> rows;
   for (const Planned& each : plan.frontier) {
-    const double rate = each.time.tokens_per_second / each.configuration.ranks();
+    const double rate = each.device_tokens_per_second();
     points.push_back({static_cast<double>(each.tokens()), rate, each.tokens() == plan.best.tokens()});
     rows.push_back({html_count(each.tokens()), html_rate(rate), html_rate(each.time.tokens_per_second),
                     html_seconds(each.time.seconds), html_bytes(each.memory.device_bytes),
                     html_escaped(configuration_text(each))});
   }
-  const std::string device = device_word(request), rate_name = cat("tokens/s each ", device);
+  const std::string device = request.hardware.device_noun(), rate_name = cat("tokens/s each ", device);
   std::string html =
       cat("<h2>Length against speed</h2>\n<p>The fastest configuration at lengths that double, up to the "
           "longest that fits: ",
@@ -231,10 +226,9 @@ std::string sureness_section(const PlanRequest& request) {
 std::string facts(const PlanRequest& request, const Plan& plan) {
   const Planned& best = plan.best;
   const StepTime& time = best.time;
-  const std::string device = device_word(request);
+  const std::string device = request.hardware.device_noun();
   std::string html =
-      "<dl>\n" +
-      fact(cat("tokens/s each ", device), html_rate(time.tokens_per_second / best.configuration.ranks())) +
+      "<dl>\n" + fact(cat("tokens/s each ", device), html_rate(best.device_tokens_per_second())) +
       fact("tokens/s in all", html_rate(time.tokens_per_second)) + fact("step", html_seconds(time.seconds)) +
       fact("MFU", html_share(time.mfu)) +
       fact(cat("memory of each ", device), html_bytes(best.memory.device_bytes)) +
@@ -243,7 +237,7 @@ std::string facts(const PlanRequest& request, const Plan& plan) {
     const double seconds = plan.seconds_for(request.token_budget);
     html += fact(cat(html_count(request.token_budget), " tokens take"),
                  html_data(seconds, cat(format_fixed(seconds / 3600, 1), " h"))) +
-            fact(cat(device, "-hours"), html_rate(seconds / 3600 * best.configuration.ranks()));
+            fact(cat(device, "-hours"), html_rate(plan.device_hours_for(request.token_budget)));
   }
   if (request.target_tokens_per_second > 0)
     html += fact(cat("target of ", html_rate(request.target_tokens_per_second), " tokens/s"),
@@ -324,9 +318,8 @@ std::string stages_html(const PlanRequest& request, const std::vector<Plan>& pla
   for (const Plan& plan : plans) {
     const Planned& best = plan.best;
     rows.push_back({html_count(best.tokens()), plan.fits() ? "yes" : "<span class=\"over\">no</span>",
-                    html_rate(best.time.tokens_per_second / best.configuration.ranks()),
-                    html_seconds(best.time.seconds), memory_cell(request, best),
-                    html_escaped(configuration_text(best))});
+                    html_rate(best.device_tokens_per_second()), html_seconds(best.time.seconds),
+                    memory_cell(request, best), html_escaped(configuration_text(best))});
     if (!plan.advice.empty())
       advice += cat("<h3>", html_count(best.tokens()), " tokens</h3>\n", advice_lines(plan));
   }
@@ -335,8 +328,8 @@ std::string stages_html(const PlanRequest& request, const std::vector<Plan>& pla
               cat("<h1>", name, ", stages of length</h1>\n", hardware_text(request, request.devices),
                   "<h2>Stages</h2>\n",
                   table("Each by itself",
-                        {"tokens", "fits", cat("tokens/s each ", device_word(request)), "step", "memory",
-                         "configuration"},
+                        {"tokens", "fits", cat("tokens/s each ", request.hardware.device_noun()), "step",
+                         "memory", "configuration"},
                         {"n", "", "n", "n", "bars", ""}, rows),
                   "<pre>", html_escaped(launch), "</pre>\n",
                   advice.empty() ? "" : "<h2>Advice</h2>\n" + advice, sureness_section(request)));

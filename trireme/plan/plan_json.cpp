@@ -30,7 +30,7 @@ Json memory_json(const PlanRequest& request, const PlannedMemory& memory) {
           {"tensors_peak_bytes", memory.forecast.peak_total_bytes},
           {"category_peak_bytes", bytes_json(memory.forecast.peak)},
           {"fullest_category_bytes", bytes_json(memory.forecast.fullest.bytes)},
-          {"beside_tensors_bytes", memory.device_bytes - memory.forecast.peak_total_bytes},
+          {"beside_tensors_bytes", memory.beside_tensors_bytes()},
           {"machine_host_memory_bytes", request.hardware.is_gpu ? request.hardware.host_memory_bytes : 0},
           {"machine_host_bytes", memory.host_bytes},
           {"machine_host_limit_bytes", memory.limits.host_bytes},
@@ -58,7 +58,7 @@ Json time_json(const Planned& planned) {
           {"cause_seconds", std::move(causes)},
           {"step_tokens", planned.step.tokens()},
           {"tokens_per_second", time.tokens_per_second},
-          {"tokens_per_second_each_device", time.tokens_per_second / planned.configuration.ranks()},
+          {"tokens_per_second_each_device", planned.device_tokens_per_second()},
           {"model_flops", planned.step.model_flops()},
           {"mfu", time.mfu}};
 }
@@ -110,12 +110,10 @@ Json plan_json(const PlanRequest& request, const Plan& plan) {
   if (request.target_tokens_per_second > 0)
     json["target"] = {{"tokens_per_second", request.target_tokens_per_second},
                       {"reached", plan.reaches(request.target_tokens_per_second)}};
-  if (request.token_budget > 0) {
-    const double seconds = plan.seconds_for(request.token_budget);
+  if (request.token_budget > 0)
     json["budget"] = {{"tokens", request.token_budget},
-                      {"seconds", seconds},
-                      {"device_hours", seconds / 3600 * plan.best.configuration.ranks()}};
-  }
+                      {"seconds", plan.seconds_for(request.token_budget)},
+                      {"device_hours", plan.device_hours_for(request.token_budget)}};
   Json estimated = Json::array(), figures = Json::array();
   for (const FigureSource& source : request.hardware.sources) {
     figures.push_back(to_json(source));

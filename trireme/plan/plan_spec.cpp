@@ -64,7 +64,7 @@ class Spec {
         best_(plan.best),
         c_(plan.best.configuration),
         hardware_(request.hardware),
-        device_(request.hardware.is_gpu ? "GPU" : "rank"),
+        device_(hardware_.device_noun()),
         machines_((c_.ranks() + hardware_.devices_per_machine - 1) / hardware_.devices_per_machine) {}
 
   std::string text() const {
@@ -127,18 +127,16 @@ class Spec {
     text += spec_row("a step", cat(c_.samples(), " samples, ",
                                    format_count(std::llround(best_.step.tokens())), " tokens"));
     text += spec_row("expected throughput",
-                     cat(rate_text(time.tokens_per_second / c_.ranks()), " tokens/s for each ", device_, ", ",
+                     cat(rate_text(best_.device_tokens_per_second()), " tokens/s for each ", device_, ", ",
                          rate_text(time.tokens_per_second), " in all; MFU ", format_percent(time.mfu)));
     text += spec_row("a step takes",
                      cat(format_fixed(time.seconds, 2), " s, between ", format_fixed(time.least_seconds, 2),
                          " and ", format_fixed(time.most_seconds, 2)));
-    if (request_.token_budget > 0) {
-      const double seconds = plan_.seconds_for(request_.token_budget);
-      text += spec_row("budget",
-                       cat(format_count(request_.token_budget), " tokens: ", format_fixed(seconds / 86400, 1),
-                           " days, ", format_count(std::llround(seconds / 3600 * c_.ranks())), " ", device_,
-                           "-hours, without restarts and evaluation"));
-    }
+    if (const int64_t tokens = request_.token_budget; tokens > 0)
+      text += spec_row(
+          "budget", cat(format_count(tokens), " tokens: ", format_fixed(plan_.seconds_for(tokens) / 86400, 1),
+                        " days, ", format_count(std::llround(plan_.device_hours_for(tokens))), " ", device_,
+                        "-hours, without restarts and evaluation"));
     text += spec_row(cat("memory of each ", device_), share_of(memory.device_bytes, hardware_.memory_bytes));
     text += spec_row("by category, when fullest", categories_text(memory.forecast.fullest.bytes));
     if (memory.host_bytes > 0)
@@ -149,6 +147,10 @@ class Spec {
                            : cat(format_bytes(memory.host_bytes), "; the profile does not say of how much"),
                        ": ", categories_text(memory.forecast.host), " for each ", device_));
     return text + spec_row("longest sample here", cat(format_count(plan_.longest_tokens), " tokens"));
+  }
+
+  double device_share() const {
+    return static_cast<double>(best_.memory.device_bytes) / static_cast<double>(hardware_.memory_bytes);
   }
 
   // On the fewest ranks that exchange.
@@ -165,8 +167,7 @@ class Spec {
     const Planned smoke = smoke_test();
     const int ulysses = smoke.configuration.ulysses, ring = smoke.configuration.ring, ranks = ulysses * ring;
     const bool gathered = request_.settings.gathers_keys && c_.ring > 1;
-    const double share =
-        static_cast<double>(best_.memory.device_bytes) / static_cast<double>(hardware_.memory_bytes);
+    const double share = device_share();
     const std::string validate = "`trireme validate` (docs/validate.md)";
     std::string text =
         cat("- [ ] A smoke test of ", format_count(smoke.tokens()), " tokens on ", ranks, " ", device_,
@@ -217,10 +218,8 @@ class Spec {
       risk("**Ring over machines.** ", c_.ring,
            " groups pass keys and values over the network; long documents hide it behind attention, short "
            "ones do not.");
-    const double device_share =
-        static_cast<double>(best_.memory.device_bytes) / static_cast<double>(hardware_.memory_bytes);
-    if (device_share > kFirstRunMemoryShare)
-      risk("**Memory of the ", device_, ".** ", format_percent(device_share),
+    if (device_share() > kFirstRunMemoryShare)
+      risk("**Memory of the ", device_, ".** ", format_percent(device_share()),
            " is planned; fragments of a long run, or another process, may take the rest.");
     const PlannedMemory& memory = best_.memory;
     if (memory.host_bytes > 0) {
@@ -249,7 +248,7 @@ class Spec {
   const Planned& best_;
   const Configuration& c_;
   const HardwareProfile& hardware_;
-  const std::string device_;
+  const char* const device_;
   const int machines_;
 };
 

@@ -17,7 +17,6 @@ namespace {
 constexpr size_t kMostRunnersUp = 10;
 
 std::string share_text(int64_t bytes, int64_t of_bytes) {
-  if (of_bytes <= 0) return "";
   return cat(format_percent(static_cast<double>(bytes) / static_cast<double>(of_bytes)), " of ",
              format_bytes(of_bytes));
 }
@@ -34,15 +33,14 @@ std::string memory_text(const PlanRequest& request, const Planned& planned) {
   const PlannedMemory& memory = planned.memory;
   const HardwareProfile& hardware = request.hardware;
   std::string text =
-      row(hardware.is_gpu ? "each GPU" : "each rank",
+      row(cat("each ", hardware.device_noun()),
           cat(format_bytes(memory.device_bytes), ", ", share_text(memory.device_bytes, hardware.memory_bytes),
               " (at most ", format_percent(request.memory_share, 0), ": ",
               format_bytes(memory.limits.device_bytes), ")"));
   text += row("  by category", categories_text(memory.forecast.peak));
   text +=
       row("", cat("each at its own peak; together at most ", format_bytes(memory.forecast.peak_total_bytes)));
-  const int64_t beside = memory.device_bytes - memory.forecast.peak_total_bytes;
-  if (beside > 0)
+  if (const int64_t beside = memory.beside_tensors_bytes(); beside > 0)
     text += row("  beside tensors", cat(format_bytes(beside), ": context, libraries, fragments"));
   if (memory.forecast.host.total() > 0) {
     text += row("each host", cat(format_bytes(memory.host_bytes), " of ",
@@ -57,24 +55,22 @@ std::string memory_text(const PlanRequest& request, const Planned& planned) {
 
 struct BudgetCost {
   int64_t tokens = 0;
-  double seconds = 0, device_seconds = 0;
+  double seconds = 0, device_hours = 0;
 };
 
 BudgetCost budget_cost(const PlanRequest& request, const Plan& plan) {
-  const double seconds = plan.seconds_for(request.token_budget);
-  return {request.token_budget, seconds, seconds * plan.best.configuration.ranks()};
+  const int64_t tokens = request.token_budget;
+  return {tokens, plan.seconds_for(tokens), plan.device_hours_for(tokens)};
 }
 
 std::string budget_text(const PlanRequest& request, const BudgetCost& cost) {
   return cat(format_count(cost.tokens), " tokens: ", format_duration(cost.seconds), " (",
-             format_fixed(cost.seconds / 86400, 1), " days), ",
-             format_count(std::llround(cost.device_seconds / 3600)),
-             request.hardware.is_gpu ? " GPU-hours" : " rank-hours");
+             format_fixed(cost.seconds / 86400, 1), " days), ", format_count(std::llround(cost.device_hours)),
+             " ", request.hardware.device_noun(), "-hours");
 }
 
 std::string time_text(const PlanRequest& request, const Plan& plan) {
   const StepTime& time = plan.best.time;
-  const double devices = plan.best.configuration.ranks();
   std::string text;
   text += row("step", cat(format_fixed(time.seconds, 2), " s (", format_fixed(time.least_seconds, 2), " to ",
                           format_fixed(time.most_seconds, 2), "), of ",
@@ -87,9 +83,9 @@ std::string time_text(const PlanRequest& request, const Plan& plan) {
       shares +=
           cat(shares.empty() ? "" : ", ", each.cause, " ", format_percent(each.seconds / time.seconds, 0));
   text += row("  of it", shares);
-  text += row("tokens/s", cat(rate_text(time.tokens_per_second / devices),
-                              request.hardware.is_gpu ? " each GPU, " : " each rank, ",
-                              rate_text(time.tokens_per_second), " in all"));
+  text += row("tokens/s",
+              cat(rate_text(plan.best.device_tokens_per_second()), " each ", request.hardware.device_noun(),
+                  ", ", rate_text(time.tokens_per_second), " in all"));
   text += row("MFU", cat(format_percent(time.mfu), " (causal model FLOPs, nothing twice)"));
   if (request.target_tokens_per_second > 0)
     text += row("target", cat(rate_text(request.target_tokens_per_second), " tokens/s: ",
@@ -110,7 +106,7 @@ std::string budgets_text(const PlanRequest& request, const std::vector<Plan>& st
     text += row(format_count(stage.best.tokens()), budget_text(request, cost));
     all.tokens += cost.tokens;
     all.seconds += cost.seconds;
-    all.device_seconds += cost.device_seconds;
+    all.device_hours += cost.device_hours;
   }
   return text + row("all stages", budget_text(request, all));
 }
@@ -140,13 +136,15 @@ std::string frontier_text(const std::vector<Planned>& frontier) {
   return text;
 }
 
-// Those of the run's dtype.
+// Those of the run's dtype, and those of none.
 std::vector<std::string> figures_that_count(const PlanRequest& request, FigureOrigin origin) {
   std::vector<std::string> figures;
   const bool in_16_bit = request.settings.precision != Precision::fp32;
-  for (const FigureSource& source : request.hardware.sources)
-    if (source.origin == origin && !(in_16_bit && source.figure.ends_with("_32_bit")))
-      figures.push_back(source.figure);
+  for (const auto& [figure, its_origin, source] : request.hardware.sources) {
+    const bool of_other_dtype = in_16_bit ? figure.ends_with("_32_bit")
+                                          : figure.ends_with("_16_bit") || value_named<WorkKind>(figure);
+    if (its_origin == origin && !of_other_dtype) figures.push_back(figure);
+  }
   return figures;
 }
 

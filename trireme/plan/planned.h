@@ -23,6 +23,8 @@ struct PlannedMemory {
   MemoryLimits limits;
 
   bool fits() const { return device_over_bytes() <= 0 && host_over_bytes() <= 0; }
+  // Context, libraries, fragments.
+  int64_t beside_tensors_bytes() const { return device_bytes - forecast.peak_total_bytes; }
   int64_t device_over_bytes() const { return device_bytes - limits.device_bytes; }
   int64_t host_over_bytes() const { return limits.host_bytes == 0 ? 0 : host_bytes - limits.host_bytes; }
 };
@@ -40,6 +42,7 @@ struct Planned {
 
   int64_t tokens() const { return step.inputs.tokens; }
   double seconds_per_token() const { return time.seconds / step.tokens(); }
+  double device_tokens_per_second() const { return time.tokens_per_second / configuration.ranks(); }
 };
 // Throws ConfigError as step_time does.
 Planned make_planned(const PlanRequest& request, const Configuration& configuration, int64_t tokens);

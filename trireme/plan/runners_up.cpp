@@ -211,11 +211,10 @@ RunnerUp compare_with(const Planned& best, const Planned& other, const HardwareP
     const int64_t over = on_device ? memory.device_over_bytes() : memory.host_over_bytes();
     const MemoryBytes &now = on_device ? best.memory.forecast.peak : best.memory.forecast.host,
                       &then = on_device ? memory.forecast.peak : memory.forecast.host;
-    runner.reason = cat(format_bytes(over), " over ",
-                        !on_device        ? "in a machine's host memory"
-                        : hardware.is_gpu ? "on each GPU"
-                                          : "on each rank",
-                        ": ", grown_most(amounts_of(now), amounts_of(then)));
+    runner.reason =
+        cat(format_bytes(over), " over ",
+            on_device ? cat("on each ", hardware.device_noun()) : std::string("in a machine's host memory"),
+            ": ", grown_most(amounts_of(now), amounts_of(then)));
     if (runner.slower < -0.0005) runner.reason += cat(" (it would be ", percent(-runner.slower), " faster)");
     return runner;
   }

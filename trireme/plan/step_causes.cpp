@@ -1,7 +1,6 @@
 #include "trireme/plan/step_causes.h"
 
 #include <algorithm>
-#include <string_view>
 
 #include "trireme/base/error.h"
 
@@ -9,9 +8,8 @@ namespace trireme {
 namespace {
 
 std::string cause_of(WorkKind kind) {
-  const std::string_view name = name_of(kind);
-  if (name.ends_with("matmul") || name.ends_with("weight_gradient")) return "matrix products";
-  if (name.starts_with("attention")) return "attention";
+  if (is_attention(kind)) return "attention";
+  if (counts_flops(kind)) return "matrix products";
   return kind == WorkKind::optimizer ? "the optimizer's step" : "token-wise operations";
 }
 

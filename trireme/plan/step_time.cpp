@@ -9,10 +9,6 @@
 namespace trireme {
 namespace {
 
-bool is_attention(WorkKind kind) {
-  return kind == WorkKind::attention_forward || kind == WorkKind::attention_backward;
-}
-
 // In which a kind of work reads its operands.
 int64_t element_bytes(const PlannedStep& step, const HardwareProfile& hardware, WorkKind kind) {
   if (!is_attention(kind)) return step.inputs.tile_bytes;
@@ -24,20 +20,17 @@ class Links {
   Links(const PlannedStep& step, const HardwareProfile& hardware)
       : inputs_(step.inputs),
         hardware_(hardware),
-        machine_(hardware.devices_per_machine),
-        ulysses_{inputs_.ulysses, fewest_on_a_machine(inputs_.ranks, inputs_.ulysses, machine_)},
-        sample_{inputs_.ulysses * inputs_.ring,
-                fewest_on_a_machine(inputs_.ranks, inputs_.ulysses * inputs_.ring, machine_)},
-        all_{inputs_.ranks, std::min(inputs_.ranks, machine_)} {}
+        ulysses_(groups_of(inputs_.ulysses)),
+        sample_(groups_of(inputs_.ulysses * inputs_.ring)),
+        all_{inputs_.ranks, hardware.machine_devices(inputs_.ranks)} {}
 
   bool crosses_machines(TrafficKind kind) const {
     switch (kind) {
       case TrafficKind::ulysses:
         return ulysses_.crosses();
       case TrafficKind::columns:
-        return sample_.crosses();
       case TrafficKind::ring:
-        return trireme::crosses_machines(inputs_.ranks, inputs_.ulysses * inputs_.ring, machine_);
+        return sample_.crosses();
       case TrafficKind::gathered_parameters:
       case TrafficKind::summed_gradients:
       case TrafficKind::traded_parameters:
@@ -58,7 +51,7 @@ class Links {
       case TrafficKind::columns:
         return all_to_all(item, sample_);
       case TrafficKind::ring:
-        return over(item, crosses_machines(item.kind));
+        return over(item, sample_.crosses());
       case TrafficKind::summed_gradients:
         return sums(item);
       case TrafficKind::gathered_parameters:
@@ -69,8 +62,7 @@ class Links {
       case TrafficKind::offloaded_parameters:
         return to(inputs_.offload.parameters, item);
       case TrafficKind::offloaded_gradients:
-        return hardware_.is_gpu ? checked(hardware_.to_host, "to the host").seconds(item.calls, item.bytes)
-                                : 0;
+        return to(Offload::cpu, item);
       case TrafficKind::offloaded_optimizer:
         return to(inputs_.offload.optimizer, item);
     }
@@ -82,6 +74,9 @@ class Links {
     int ranks, on_a_machine;  // of the rank with the fewest on its own
     bool crosses() const { return on_a_machine < ranks; }
   };
+  Peers groups_of(int degree) const {
+    return {degree, fewest_on_a_machine(inputs_.ranks, degree, hardware_.devices_per_machine)};
+  }
   const LinkSpeed& checked(const LinkSpeed& link, const char* what) const {
     if (link.bytes_per_second > 0) return link;
     throw ConfigError(cat("the hardware profile ", hardware_.name, " has no rate ", what,
@@ -129,7 +124,6 @@ class Links {
 
   const ForecastInputs& inputs_;
   const HardwareProfile& hardware_;
-  const int machine_;
   const Peers ulysses_, sample_, all_;
 };
 
