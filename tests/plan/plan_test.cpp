@@ -70,6 +70,13 @@ TEST(Plan, that_does_not_fit_says_how_long_and_on_how_many_it_would) {
   EXPECT_THAT(plan_text(request, plan), AllOf(HasSubstr("DOES NOT FIT"), HasSubstr("this length on ")));
 }
 
+TEST(Plan, names_no_number_of_devices_whose_links_have_no_rate) {
+  PlanRequest request = small_request(1, 8192, 400 * kMiB);
+  request.hardware.within_machine = {};
+  request.target_tokens_per_second = 1e12;
+  EXPECT_FALSE(make_plan(request).devices_needed);
+}
+
 TEST(Plan, that_does_not_fit_searches_each_length_once) {
   const PlanRequest request = small_request(1, 1 << 20, 100 * kMiB);
   const Plan plan = make_plan(request);
@@ -109,6 +116,15 @@ TEST(Plan, of_the_longest_length_tells_what_is_not_possible_from_what_is_too_lar
   request.pinned.zero = 1;
   request.pinned.offload_parameters = Offload::cpu;
   EXPECT_THAT(refusal([&] { make_plan(request); }), HasSubstr("no configuration shares 1,024 tokens"));
+}
+
+TEST(Plan, names_the_estimated_figures_of_its_dtype_and_those_of_none) {
+  PlanRequest request = small_request(1, 8192, 100 * kMiB);
+  for (const char* figure : {"norm", "norm_32_bit", "peak_flops_16_bit", "peak_flops_32_bit", "to_host"})
+    request.hardware.sources.push_back({figure, FigureOrigin::estimated, "a guess"});
+  EXPECT_EQ(estimated_figures(request), "norm, peak_flops_16_bit, to_host");
+  request.settings.precision = Precision::fp32;
+  EXPECT_EQ(estimated_figures(request), "norm_32_bit, peak_flops_32_bit, to_host");
 }
 
 TEST(Plan, stages_are_planned_one_by_one) {

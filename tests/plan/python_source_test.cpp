@@ -41,9 +41,10 @@ TEST(PythonSource, literals_have_their_values) {
 TEST(PythonSource, constants_that_are_given_once_count) {
   EXPECT_EQ(value_of("A", "A = 5\n"), 5);
   EXPECT_EQ(value_of("A * 1024", "A = 4  # k\n"), 4096);
-  for (const char* before : {"A = 5\nA = 6\n", "A = 5\nA += 1\n", "A = 5\nfor A in b:\n  pass\n",
-                             "A = 5\nA, b = c\n", "A: int = 5\n", "A = g()\n", "A = 5\ndef h(A):\n  pass\n",
-                             "def h(A=5):\n  pass\n", "# A = 5\n", "'''\nA = 5\n'''\n"})
+  for (const char* before :
+       {"A = 5\nA = 6\n", "A = 5\nA += 1\n", "A = 5\nA <<= 1\n", "A = 5\nfor A in b:\n  pass\n",
+        "A = 5\nA, b = c\n", "A: int = 5\n", "A = g()\n", "A = 5\ndef h(A):\n  pass\n",
+        "def h(A=5):\n  pass\n", "# A = 5\n", "'''\nA = 5\n'''\n"})
     EXPECT_EQ(value_of("A", before), "not known") << before;
 }
 

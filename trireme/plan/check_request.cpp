@@ -13,8 +13,7 @@ namespace trireme {
 namespace {
 
 std::string device_count(const PlanRequest& request, int64_t count) {
-  const char* noun = request.hardware.is_gpu ? " GPU" : " rank";
-  return cat(count, noun, count == 1 ? "" : "s");
+  return cat(count, " ", request.hardware.device_noun(), count == 1 ? "" : "s");
 }
 
 void check_machines(const PlanRequest& request, int devices) {
@@ -24,6 +23,18 @@ void check_machines(const PlanRequest& request, int devices) {
   throw ConfigError(cat("--gpus ", devices, ": machines with ", request.hardware.name, " have ", machine,
                         ", and ", devices, " are not whole machines; give ", below, " or ", below + machine,
                         ", or --gpus_per_machine N if yours have another number"));
+}
+
+void check_links(const HardwareProfile& hardware, int devices) {
+  const auto refuse = [&](const auto&... between) {
+    throw ConfigError(cat("--gpus ", devices, ": the hardware profile ", hardware.name,
+                          " has no rate between ", between...,
+                          ", or measure it with trireme bench hardware"));
+  };
+  if (hardware.machine_devices(devices) > 1 && hardware.within_machine.bytes_per_second <= 0)
+    refuse("devices of a machine; take one");
+  if (devices > hardware.devices_per_machine && hardware.across_machines.bytes_per_second <= 0)
+    refuse("machines of ", hardware.devices_per_machine, "; take at most so many");
 }
 
 void check_degrees(const PlanRequest& request, int devices) {
@@ -109,11 +120,7 @@ void check_request(const PlanRequest& request, int devices, int64_t tokens) {
   if (tokens > 0) check_a_token_for_each_rank({tokens, ulysses, ring});
   if (tokens > 0 && request.settings.strict_divisible && (pinned.ulysses || pinned.ring))
     check_divisible({tokens, ulysses, ring});
-  if (devices > request.hardware.devices_per_machine &&
-      request.hardware.across_machines.bytes_per_second <= 0)
-    throw ConfigError(cat("--gpus ", devices, ": the hardware profile ", request.hardware.name,
-                          " has no rate between machines of ", request.hardware.devices_per_machine,
-                          "; take at most so many, or measure it with trireme bench hardware"));
+  check_links(request.hardware, devices);
   if (tokens > 0 && list_candidates(request, devices, tokens).empty())
     throw ConfigError(
         cat("no configuration shares ", format_count(tokens), " tokens over ", device_count(request, devices),

@@ -11,7 +11,13 @@
 namespace trireme {
 namespace {
 
-using Kind = PythonToken::Kind;
+enum class Kind { name, number, text, symbol, line_end };
+
+struct Token {
+  Kind kind{};
+  size_t begin = 0, end = 0;  // bytes of the source
+  int depth = 0;              // of the brackets around it
+};
 
 bool begins_name(char letter) {
   return std::isalpha(static_cast<unsigned char>(letter)) || letter == '_' ||
@@ -30,7 +36,7 @@ class Tokens {
     add(Kind::line_end, at_);
   }
 
-  std::vector<PythonToken> list;
+  std::vector<Token> list;
 
  private:
   [[noreturn]] void fail(const char* what, size_t at) const {
@@ -105,8 +111,8 @@ class Tokens {
       brackets_.pop_back();
       add(Kind::symbol, at_ + 1);
     } else {
-      const bool two = letter(1) == '=' || (c == '*' && letter(1) == '*') || (c == '/' && letter(1) == '/') ||
-                       (c == '-' && letter(1) == '>');
+      const bool doubled = c == letter(1) && contains(std::string_view("*/<>"), c);
+      const bool two = doubled || letter(1) == '=' || (c == '-' && letter(1) == '>');
       add(Kind::symbol, at_ + (two ? 2 : 1));
     }
   }
@@ -159,8 +165,7 @@ class Reader {
   }
   bool is_name(size_t i) const { return i < tokens_.size() && tokens_[i].kind == Kind::name; }
   size_t token_at(size_t begin) const {
-    return static_cast<size_t>(std::ranges::lower_bound(tokens_, begin, {}, &PythonToken::begin) -
-                               tokens_.begin());
+    return static_cast<size_t>(std::ranges::lower_bound(tokens_, begin, {}, &Token::begin) - tokens_.begin());
   }
   size_t end_of_statement(size_t i) const {
     while (i < tokens_.size() && tokens_[i].kind != Kind::line_end && !(is(i, ";") && tokens_[i].depth == 0))
@@ -393,7 +398,7 @@ class Reader {
   }
 
   PythonSource source_;
-  std::vector<PythonToken> tokens_;
+  std::vector<Token> tokens_;
   std::map<size_t, Value> values_;  // by where they begin
   std::vector<Assigned> attributes_;
   std::map<std::string, std::optional<Json>> constants_;

@@ -13,12 +13,6 @@
 
 namespace trireme {
 
-struct PythonToken {
-  enum class Kind { name, number, text, symbol, line_end } kind{};
-  size_t begin = 0, end = 0;  // bytes of the source
-  int depth = 0;              // of the brackets around it
-};
-
 // keyword=value of a call, or NAME.keyword = value of a statement.
 struct PythonArgument {
   std::string keyword;        // empty: by position, or of ** and *
