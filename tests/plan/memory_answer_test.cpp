@@ -1,6 +1,7 @@
 // What fills the memory adds up, and text and JSON say what was found.
 #include <gtest/gtest.h>
 
+#include "trireme/base/sizes.h"
 #include "trireme/forecast/memory_forecast.h"
 #include "trireme/plan/memory_answer_json.h"
 #include "trireme/plan/memory_answer_text.h"
@@ -10,16 +11,21 @@
 namespace trireme::testing {
 namespace {
 
+int64_t sum_of_categories(const std::vector<CategoryBytes>& categories) {
+  int64_t sum = 0;
+  for (const CategoryBytes& each : categories) sum += each.bytes;
+  return sum;
+}
+
 TEST(MemoryShortage, categories_add_up_to_the_forecasts_peak_the_largest_first) {
   for (const Recompute recompute : {Recompute::none, Recompute::full})
     for (const int ulysses : {1, 8}) {
       PlannedStep step = llama_step(131072, ulysses, 8, 3, recompute);
       step.inputs.offload.optimizer = Offload::cpu;
-      const TensorLimits limits = limits_of(step, gpu_80gb(), kGpuLimit_bytes);
-      const MemoryShortage shortage = memory_shortage(step, limits);
+      const MemoryShortage shortage = memory_shortage(step, /*machine_ranks=*/8);
       const MemoryForecast forecast = memory_forecast(step.inputs);
-      EXPECT_EQ(shortage.device_bytes(), forecast.peak_total_bytes);
-      EXPECT_EQ(shortage.host_bytes(), 8 * forecast.host.total());
+      EXPECT_EQ(sum_of_categories(shortage.device), forecast.peak_total_bytes);
+      EXPECT_EQ(sum_of_categories(shortage.host), 8 * forecast.host.total());
       for (const auto* categories : {&shortage.device, &shortage.host})
         EXPECT_TRUE(std::ranges::is_sorted(*categories, std::ranges::greater(), &CategoryBytes::bytes));
       EXPECT_FALSE(shortage.fullest_moment.empty());
@@ -49,6 +55,21 @@ TEST(MemoryAnswer, text_and_json_have_each_set_with_its_bytes_and_time) {
   EXPECT_FALSE(json.at("fits").get<bool>());
   EXPECT_EQ(json.at("error").at("asked_by").at("line"), 3);
   EXPECT_TRUE(json.at("error").at("asked_bytes").is_null());
+}
+
+TEST(MemoryAnswer, where_nothing_helps_the_memory_that_would_do_is_told) {
+  HardwareProfile hardware = gpu_80gb();
+  hardware.host_memory_bytes = int64_t{4} << 30;
+  PlannedStep step = llama_step(65536, 8, 8, 3, Recompute::full);
+  step.inputs.offload.optimizer = Offload::cpu;
+  const MemoryAnswer answer =
+      explain_memory(step, hardware, limits_of(step, hardware, kGpuLimit_bytes), {}, {.disk = false});
+  ASSERT_TRUE(answer.changes.nearest);
+  const std::string text = memory_answer_text(answer),
+                    lacking = cat("  ", format_bytes(answer.changes.nearest->cost.host_bytes),
+                                  " of a host's memory\n");
+  EXPECT_NE(text.find(lacking), std::string::npos) << text;
+  EXPECT_EQ(text.find("for a rank's tensors"), std::string::npos) << text;
 }
 
 // The guides' ds_config (ZeRO 3, optimizer and parameters in host memory) with whole logits, as DeepSpeed

@@ -15,20 +15,17 @@ namespace trireme::testing {
 namespace {
 
 // As a run within the same limits chooses which activations stay on the device.
-MemoryForecast forecast_of(PlannedStep& step, const HardwareProfile& hardware, int64_t device_bytes) {
-  const int64_t machine_ranks = std::min(step.inputs.ranks, hardware.devices_per_machine);
-  const bool limited = hardware.host_memory_bytes > 0 && hardware.is_gpu;
+MemoryForecast forecast_of(PlannedStep& step, const TensorLimits& limits) {
   return choose_resident_layers(
-      step.inputs, device_bytes,
-      limited ? hardware.host_memory_bytes / machine_ranks : std::numeric_limits<int64_t>::max());
+      step.inputs, limits.device_bytes,
+      limits.host_bytes > 0 ? limits.host_bytes / limits.machine_ranks : std::numeric_limits<int64_t>::max());
 }
 
 bool fits_by_the_forecast(PlannedStep step, const HardwareProfile& hardware, int64_t device_bytes) {
-  const MemoryForecast forecast = forecast_of(step, hardware, device_bytes);
-  const int64_t machine_ranks = std::min(step.inputs.ranks, hardware.devices_per_machine);
+  const TensorLimits limits = limits_of(step, hardware, device_bytes);
+  const MemoryForecast forecast = forecast_of(step, limits);
   return forecast.peak_total_bytes <= device_bytes &&
-         (hardware.host_memory_bytes == 0 || !hardware.is_gpu ||
-          forecast.host.total() * machine_ranks <= hardware.host_memory_bytes);
+         (limits.host_bytes == 0 || forecast.host.total() * limits.machine_ranks <= limits.host_bytes);
 }
 
 PlannedStep applied(PlannedStep step, const std::vector<MemoryChange>& changes) {
@@ -51,7 +48,8 @@ void expect_laws(const PlannedStep& step, const HardwareProfile& hardware, int64
     EXPECT_EQ(then.tokens(), step.tokens());
     EXPECT_EQ(then.inputs.ranks, step.inputs.ranks);
     EXPECT_EQ(then.attention_pairs, step.attention_pairs);
-    EXPECT_EQ(set.cost.device_bytes, forecast_of(then, hardware, device_bytes).peak_total_bytes);
+    EXPECT_EQ(set.cost.device_bytes,
+              forecast_of(then, limits_of(then, hardware, device_bytes)).peak_total_bytes);
     EXPECT_DOUBLE_EQ(set.cost.seconds, step_time(then, hardware).seconds);
     for (size_t left_out = 0; left_out < set.changes.size(); ++left_out) {
       std::vector<MemoryChange> fewer = set.changes;

@@ -205,24 +205,21 @@ class ChangeSearch {
 
   // Where every layer would be computed again, attention's output on as many as fit is less time.
   void keep_attention(MemoryChangeSet& set) const {
-    for (MemoryChange& change : set.changes) {
-      if (change.kind != MemoryChangeKind::recompute || set.step.inputs.recompute.policy != Recompute::full)
-        continue;
-      const RecomputePlan& plan = set.step.inputs.recompute;
-      std::vector<RecomputePlan> keeping;  // attention's output on none, one, two ... of the layers
-      for (int64_t layers = 0; layers <= plan.layers; ++layers)
-        keeping.push_back(plan_keeping({.attention = layers}, plan.checkpoint_every, plan.layers));
-      const RecomputeChoice choice = choose_recompute(set.step.inputs, keeping, limits_.device_bytes);
-      if (choice.rung == 0) return;
-      Changes changes = set.changes;
-      changes[static_cast<size_t>(&change - set.changes.data())] =
-          keep_attention_on(choice.rung, step_.inputs.recompute);
-      auto kept = with(changes);
-      if (!kept || !kept->cost.fits(limits_)) return;
-      set_time(*kept);
-      if (kept->cost.seconds < set.cost.seconds) set = std::move(*kept);
-      return;
-    }
+    const auto full = std::ranges::find(set.changes, MemoryChangeKind::recompute, &MemoryChange::kind);
+    const RecomputePlan& plan = set.step.inputs.recompute;
+    if (full == set.changes.end() || plan.policy != Recompute::full) return;
+    std::vector<RecomputePlan> keeping;  // attention's output on none, one, two ... of the layers
+    for (int64_t layers = 0; layers <= plan.layers; ++layers)
+      keeping.push_back(plan_keeping({.attention = layers}, plan.checkpoint_every, plan.layers));
+    const RecomputeChoice choice = choose_recompute(set.step.inputs, keeping, limits_.device_bytes);
+    if (choice.rung == 0) return;
+    Changes changes = set.changes;
+    changes[static_cast<size_t>(full - set.changes.begin())] =
+        keep_attention_on(choice.rung, step_.inputs.recompute);
+    auto kept = with(changes);
+    if (!kept || !kept->cost.fits(limits_)) return;
+    set_time(*kept);
+    if (kept->cost.seconds < set.cost.seconds) set = std::move(*kept);
   }
 
   // Choices of less strength may leave one of the others without need.

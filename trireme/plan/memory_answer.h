@@ -22,16 +22,12 @@ struct CategoryBytes {
 
 // What fills the memory of a planned step when it is fullest: category by category, the largest first.
 struct MemoryShortage {
-  TensorLimits limits;
   std::string fullest_moment;         // "backward of layer 31: attention"
   std::vector<CategoryBytes> device;  // of a rank, at that moment
   std::vector<CategoryBytes> host;    // of the ranks of a machine
-
-  int64_t device_bytes() const;
-  int64_t host_bytes() const;
 };
 
-MemoryShortage memory_shortage(const PlannedStep& step, const TensorLimits& limits);
+MemoryShortage memory_shortage(const PlannedStep& step, int64_t machine_ranks);
 
 struct MemoryAnswer {
   std::optional<MemoryError> error;  // where there was a message

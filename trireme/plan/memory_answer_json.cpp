@@ -82,7 +82,7 @@ Json to_json(const MemoryAnswer& answer) {
           {"error", answer.error ? error_json(*answer.error) : Json()},
           {"causes", std::move(causes)},
           {"memory",
-           {{"limits", memory_limits_json(answer.shortage.limits)},
+           {{"limits", memory_limits_json(changes.limits)},
             {"fullest_moment", answer.shortage.fullest_moment},
             {"device", categories_json(answer.shortage.device)},
             {"host", categories_json(answer.shortage.host)}}},

@@ -41,15 +41,15 @@ void write_categories(std::ostream& out, const std::vector<CategoryBytes>& categ
         << format_bytes(each.bytes) << "\n";
 }
 
-void write_shortage(std::ostream& out, const MemoryShortage& shortage) {
-  const TensorLimits& limits = shortage.limits;
-  out << "By the forecast a rank holds " << of_limit(shortage.device_bytes(), limits.device_bytes)
+void write_shortage(std::ostream& out, const MemoryShortage& shortage, const MemoryChanges& changes) {
+  const TensorLimits& limits = changes.limits;
+  out << "By the forecast a rank holds " << of_limit(changes.cost.device_bytes, limits.device_bytes)
       << " when it is fullest (" << shortage.fullest_moment << "):\n";
   write_categories(out, shortage.device);
   if (shortage.host.empty()) return;
   out << "Host memory of a machine's " << limits.machine_ranks
       << (limits.machine_ranks == 1 ? " rank: " : " ranks: ")
-      << of_limit(shortage.host_bytes(), limits.host_bytes) << "\n";
+      << of_limit(changes.cost.host_bytes, limits.host_bytes) << "\n";
   write_categories(out, shortage.host);
 }
 
@@ -111,6 +111,9 @@ void write_changes(std::ostream& out, const MemoryChanges& changes) {
         << changes.nearest->step.inputs.ranks << "\n";
   if (const int64_t device = changes.nearest->cost.device_bytes; device > changes.limits.device_bytes)
     out << "  " << format_bytes(device) << " for a rank's tensors\n";
+  if (const int64_t host = changes.nearest->cost.host_bytes;
+      changes.limits.host_bytes > 0 && host > changes.limits.host_bytes)
+    out << "  " << format_bytes(host) << " of a host's memory\n";
   if (changes.longest_tokens > 0)
     out << "  a smaller task: --max_seq_length " << changes.longest_tokens << "\n";
 }
@@ -124,7 +127,7 @@ std::string memory_answer_text(const MemoryAnswer& answer) {
     out << "Cause: " << cause.what << "\n";
     if (!cause.mend.empty()) out << "  " << cause.mend << "\n";
   }
-  write_shortage(out, answer.shortage);
+  write_shortage(out, answer.shortage, answer.changes);
   write_changes(out, answer.changes);
   return out.str();
 }
