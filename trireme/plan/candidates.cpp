@@ -17,11 +17,6 @@ namespace {
 // Rows of a rank beyond which a larger micro-batch makes no product faster.
 constexpr int64_t kEnoughRows = int64_t{1} << 17;
 
-template <typename T>
-std::vector<T> pinned_or(const std::optional<T>& pinned, std::vector<T> all) {
-  return pinned ? std::vector<T>{*pinned} : std::move(all);
-}
-
 struct Batches {
   int64_t batch, accumulation;
 };
@@ -129,7 +124,7 @@ class CandidateList {
 
   void add_zero(Configuration of_zero) {
     const RunSettings& settings = request_.settings;
-    for (const int zero : pinned_or(pinned_.zero, {0, 1, 2, 3})) {
+    for (int zero = pinned_.zero.value_or(0); zero <= pinned_.zero.value_or(3); ++zero) {
       if (settings.whole_parameters && zero > 0 && devices_ > 1) continue;
       of_zero.zero = zero;
       for (const Offload parameters : offloads(pinned_.offload_parameters, zero == 3)) {

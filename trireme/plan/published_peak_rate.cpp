@@ -1,7 +1,5 @@
 #include "trireme/plan/published_peak_rate.h"
 
-#include <array>
-
 #include "trireme/base/error.h"
 
 namespace trireme {
@@ -13,25 +11,13 @@ struct Published {
 };
 
 // NVIDIA's data sheets, without sparsity. A longer name comes before a name that it contains.
-constexpr std::array<Published, 17> kPublished = {{
-    {"B200", 2250, 75},
-    {"GB200", 2500, 80},
-    {"GH200", 989, 67},
-    {"H200 NVL", 835, 60},
-    {"H200", 989, 67},
-    {"H100 NVL", 835, 60},
-    {"H100 PCIe", 756, 51},
-    {"H100", 989, 67},
-    {"H800 PCIe", 756, 51},
-    {"H800", 989, 67},
-    {"A100", 312, 19.5},
-    {"A800", 312, 19.5},
-    {"L40S", 362, 91.6},
-    {"A40", 149.7, 37.4},
-    {"A30", 165, 10.3},
-    {"A10", 125, 31.2},
+constexpr Published kPublished[] = {
+    {"B200", 2250, 75},     {"GB200", 2500, 80},   {"GH200", 989, 67},     {"H200 NVL", 835, 60},
+    {"H200", 989, 67},      {"H100 NVL", 835, 60}, {"H100 PCIe", 756, 51}, {"H100", 989, 67},
+    {"H800 PCIe", 756, 51}, {"H800", 989, 67},     {"A100", 312, 19.5},    {"A800", 312, 19.5},
+    {"L40S", 362, 91.6},    {"A40", 149.7, 37.4},  {"A30", 165, 10.3},     {"A10", 125, 31.2},
     {"A10G", 70, 35},
-}};
+};
 
 bool has_words(std::string_view text, std::string_view words) {
   const size_t begin = text.find(words), end = begin + words.size();

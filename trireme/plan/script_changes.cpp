@@ -52,7 +52,6 @@ class Changes {
         c_(planned.configuration) {}
 
   ScriptChanges all() {
-    notes_ = {};
     for (const std::string& unknown : script_.unknown) notes_.push_back(cat("not found: ", unknown, "."));
     share_samples();
     set_arguments();
@@ -209,8 +208,7 @@ class Changes {
   void tell_of_precision(const PythonCall& call) {
     for (const char* precision : {"bf16", "fp16"}) {
       const PythonArgument* argument = call.find(precision);
-      const bool planned = request_.settings.precision != Precision::fp32 &&
-                           name_of(request_.settings.precision) == std::string(precision);
+      const bool planned = name_of(request_.settings.precision) == std::string(precision);
       const bool by_default =
           precision == std::string("bf16") && script_.trainer_class != "transformers.Trainer";
       const bool in_script = argument != nullptr ? argument->value && *argument->value == true : by_default;

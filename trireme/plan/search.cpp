@@ -21,12 +21,12 @@ auto effort(const Planned& planned, int64_t tile_tokens) {
                     planned.memory.device_bytes, c.zero, planned.seconds_per_token());
 }
 
-// Candidates [begin, end) of the list, and the least time that each of them takes.
+// Candidates that follow each other in the list, and the least time that each of them takes.
 struct Bounded {
   double seconds_per_token;
-  size_t begin, end;
+  std::span<const Candidate> candidates;
 
-  bool is_group() const { return end - begin > 1; }
+  bool is_group() const { return candidates.size() > 1; }
 };
 
 // They differ in what is sharded, offloaded and kept alone, so that a group's products and exchanges are one.
@@ -181,8 +181,7 @@ std::vector<Planned> Search::fit(const Candidate& candidate, int64_t tokens, dou
   const int64_t fewest = candidate.configuration.recompute.checkpoint_every;
   for (int64_t layers = fewest; layers <= candidate.most_of_group; ++layers) {
     const Candidate of_groups = candidate.in_groups(layers);
-    if (layers > fewest && least_seconds_a_token({of_groups}, 0, 1, tokens) > at_most_seconds_a_token)
-      continue;
+    if (layers > fewest && least_seconds_a_token({&of_groups, 1}, tokens) > at_most_seconds_a_token) continue;
     const Position least = least_position(of_groups, tokens);
     if (least.memory.fits())
       fitting.push_back(fastest_from(least.keeping, of_groups, tokens));
@@ -201,14 +200,17 @@ std::optional<Planned> Search::fastest(int devices, int64_t tokens) {
   counts_.candidates += static_cast<int64_t>(all.size());
   const auto plainest_first = [&](const Bounded& a, const Bounded& b) {
     const auto key = [&](const Bounded& each) {
-      return std::tuple(each.seconds_per_token, !each.is_group(), each.begin);
+      return std::tuple(each.seconds_per_token, !each.is_group(), each.candidates.data());
     };
     return key(b) < key(a);
   };
   std::priority_queue<Bounded, std::vector<Bounded>, decltype(plainest_first)> open(plainest_first);
+  const auto look_at = [&](std::span<const Candidate> candidates) {
+    open.push({least_seconds_a_token(candidates, tokens), candidates});
+  };
   for (size_t begin = 0, end = 0; begin < all.size(); begin = end) {
     while (end < all.size() && same_group(all[begin].configuration, all[end].configuration)) ++end;
-    open.push({least_seconds_a_token(all, begin, end, tokens), begin, end});
+    look_at(std::span(all).subspan(begin, end - begin));
   }
   std::vector<Planned> fitting;
   double least = std::numeric_limits<double>::infinity();
@@ -216,10 +218,9 @@ std::optional<Planned> Search::fastest(int devices, int64_t tokens) {
     const Bounded next = open.top();
     open.pop();
     if (next.is_group()) {
-      for (size_t i = next.begin; i < next.end; ++i)
-        open.push({least_seconds_a_token(all, i, i + 1, tokens), i, i + 1});
+      for (const Candidate& candidate : next.candidates) look_at({&candidate, 1});
     } else {
-      for (Planned& fitted : fit(all[next.begin], tokens, least * (1 + kAsFast))) {
+      for (Planned& fitted : fit(next.candidates.front(), tokens, least * (1 + kAsFast))) {
         least = std::min(least, fitted.seconds_per_token());
         fitting.push_back(std::move(fitted));
       }
@@ -234,15 +235,12 @@ std::optional<Planned> Search::fastest(int devices, int64_t tokens) {
                                    [&](const Planned& each) { return effort(each, tile_tokens); });
 }
 
-double Search::least_seconds_a_token(const std::vector<Candidate>& all, size_t begin, size_t end,
-                                     int64_t tokens) {
+double Search::least_seconds_a_token(std::span<const Candidate> candidates, int64_t tokens) {
   const auto time = [&](const Configuration& configuration) { return time_of(configuration, tokens); };
-  const Candidate& first = all[begin];
+  const Candidate& first = candidates.front();
   double seconds = 0;
-  if (end - begin > 1) {
-    const auto most = std::max_element(
-        all.begin() + static_cast<int64_t>(begin), all.begin() + static_cast<int64_t>(end),
-        [](const Candidate& a, const Candidate& b) { return a.most_keeping < b.most_keeping; });
+  if (candidates.size() > 1) {
+    const auto most = std::ranges::max_element(candidates, {}, &Candidate::most_keeping);
     seconds = least_seconds_of_group(time(most->configuration), first.configuration.head_chunks);
   } else {
     std::vector<StepTime> times{time(first.keeping(first.most_keeping))};

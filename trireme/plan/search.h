@@ -1,9 +1,8 @@
 // The fastest configuration that fits, the longest sequence, and lengths against speed.
 //
-//   candidates -> groups of one mesh, batch, chunks and tiles -> the least time that one of a group could
-//   take
-//   -> in that order: its members, with the least time of each -> what fits, until none that is left can be
-//   faster than the best
+//   candidates -> groups of one mesh, batch, chunks and tiles, with the least time that one of each may take
+//     -> in that order: its members, with the least time of each
+//     -> what fits, until none that is left can be faster than the best
 //
 // Memory is asked of few: only of those that could still be the best. What a candidate's layers keep is,
 // for each size of groups, the most that fits, by bisection; of offloaded activations what makes the step
@@ -11,6 +10,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "trireme/plan/candidates.h"
@@ -59,8 +59,8 @@ class Search {
   // The fastest of each size of groups that fits, but those that cannot be as fast as is asked.
   std::vector<Planned> fit(const Candidate& candidate, int64_t tokens, double at_most_seconds_a_token);
   bool holds(const Candidate& candidate, int64_t tokens);
-  // Of candidates [begin, end): one, or those of one group.
-  double least_seconds_a_token(const std::vector<Candidate>& all, size_t begin, size_t end, int64_t tokens);
+  // Of one candidate, or of those of one group.
+  double least_seconds_a_token(std::span<const Candidate> candidates, int64_t tokens);
 
   const PlanRequest& request_;
   SearchCounts counts_;

@@ -12,8 +12,6 @@
 //                        (an element of bf16 values beside fp32 moments, on one device)
 #pragma once
 
-#include <array>
-
 #include "trireme/plan/hardware_profile.h"
 
 namespace trireme {
@@ -24,7 +22,7 @@ struct TokenOperationBytes {
   double of_4_byte_values = 0;
 };
 
-inline constexpr std::array<TokenOperationBytes, 9> kTokenOperationBytes = {{
+inline constexpr TokenOperationBytes kTokenOperationBytes[] = {
     {WorkKind::norm, 4, 8},
     {WorkKind::norm_backward, 8, 16},
     {WorkKind::rotation, 4, 8},
@@ -34,6 +32,6 @@ inline constexpr std::array<TokenOperationBytes, 9> kTokenOperationBytes = {{
     {WorkKind::embedding, 11, 10},
     {WorkKind::copy, 4, 8},
     {WorkKind::optimizer, 32, 32},
-}};
+};
 
 }  // namespace trireme

@@ -39,11 +39,9 @@ bool take(std::string_view& text, std::string_view front) {
 
 // "[rank3]: ", "[default3]:", "[rank 3] ", as torchrun and trireme write them; "> " of a quoted mail.
 int take_launcher_words(std::string_view& text) {
-  std::string_view rest = text;
-  while (rest.starts_with("> ")) rest.remove_prefix(2);
-  text = rest;
+  while (take(text, "> ")) continue;
   for (const std::string_view front : {"[rank ", "[rank", "[default"}) {
-    rest = text;
+    std::string_view rest = text;
     if (!take(rest, front)) continue;
     const auto rank = take_number(rest);
     if (!rank || *rank > 1'000'000 || !take(rest, "]")) continue;

@@ -88,13 +88,11 @@ std::string with_edits(const std::string& text, std::vector<TextEdit> edits) {
   return result + text.substr(at);
 }
 
-std::string unified_diff(const std::string& file, const std::string& text,
-                         const std::vector<TextEdit>& edits) {
+std::string unified_diff(const std::string& file, const std::string& text, std::vector<TextEdit> edits) {
   constexpr size_t kContext = 3;
-  std::vector<TextEdit> sorted = edits;
-  std::ranges::stable_sort(sorted, {}, &TextEdit::begin);
+  std::ranges::stable_sort(edits, {}, &TextEdit::begin);
   const Lines lines = lines_of(text);
-  const std::vector<LineChange> changes = line_changes(lines, sorted);
+  const std::vector<LineChange> changes = line_changes(lines, edits);
   if (changes.empty()) return "";
   std::string diff = cat("--- a/", file, "\n+++ b/", file, "\n");
   std::ptrdiff_t shift = 0;  // lines that were added before

@@ -14,7 +14,6 @@ struct TextEdit {
 // Edits do not overlap; those at one byte stay in their order.
 std::string with_edits(const std::string& text, std::vector<TextEdit> edits);
 // Three lines of context; empty: nothing changes.
-std::string unified_diff(const std::string& file, const std::string& text,
-                         const std::vector<TextEdit>& edits);
+std::string unified_diff(const std::string& file, const std::string& text, std::vector<TextEdit> edits);
 
 }  // namespace trireme
