@@ -26,6 +26,8 @@ TEST(MeasureHardware, every_rank_gets_the_slowest_ranks_profile) {
   for (const char* key : {"rates_16_bit", "rates_32_bit", "within_machine"})
     EXPECT_EQ(profiles[0][key], profiles[1][key]) << key;
   EXPECT_GT(profiles[0]["peak_flops_32_bit"].get<double>(), 1e9);
+  for (const Json& source : profiles[0]["sources"])
+    EXPECT_NE(source["figure"], "across_machines") << "of one";
 }
 
 TEST(MeasureHardware, a_cpus_peak_is_no_less_than_any_of_its_rates) {

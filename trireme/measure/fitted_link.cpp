@@ -45,8 +45,7 @@ TimedExchange time_all_to_all(Group& group, at::Device device, int64_t sent_byte
     wait_for_stream(device);
     if (repeat >= 0) seconds += now_seconds() - begin;
   }
-  double of_all = 0;
-  for (const double of_rank : Agreement(group, device).gather_one(seconds)) of_all += of_rank;
+  const double of_all = Agreement(group, device).sum(seconds);
   return {block.size(0), of_all / static_cast<double>(repeats * group.size())};
 }
 

@@ -15,7 +15,6 @@
 #include "trireme/kernels/tile_gemm.h"
 #include "trireme/measure/attention_rates.h"
 #include "trireme/measure/fitted_link.h"
-#include "trireme/measure/matmul_rate.h"
 #include "trireme/measure/mean_matmul_rate.h"
 #include "trireme/measure/planned_step.h"
 #include "trireme/measure/product_rates.h"
@@ -98,10 +97,15 @@ void name_sources(HardwareProfile& profile, int ranks) {
     from(FigureOrigin::measured, std::string(name) + "_32_bit", command);
   }
   for (const char* figure :
-       {"memory_bytes", "host_memory_bytes", "outside_tensors_bytes", "within_machine", "across_machines",
-        "to_host", "disk_read", "disk_write", "host_optimizer_per_second", "micro_batch_seconds",
-        "step_seconds", "devices_per_machine"})
+       {"memory_bytes", "host_memory_bytes", "outside_tensors_bytes", "host_optimizer_per_second",
+        "micro_batch_seconds", "step_seconds", "devices_per_machine"})
     from(FigureOrigin::measured, figure, command);
+  for (const auto& [figure, link] : {std::pair("within_machine", &HardwareProfile::within_machine),
+                                     {"across_machines", &HardwareProfile::across_machines},
+                                     {"to_host", &HardwareProfile::to_host},
+                                     {"disk_read", &HardwareProfile::disk_read},
+                                     {"disk_write", &HardwareProfile::disk_write}})
+    if ((profile.*link).bytes_per_second > 0) from(FigureOrigin::measured, figure, command);
   for (const char* figure : {"peak_flops_16_bit", "peak_flops_32_bit"})
     from(profile.is_gpu ? FigureOrigin::published : FigureOrigin::measured, figure,
          profile.is_gpu ? "data sheet, where the GPU is known, else the best measured rate" : command);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "trireme/base/clock.h"
+#include "trireme/comm/call_time.h"
 #include "trireme/kernels/product.h"
 #include "trireme/measure/spread.h"
 
@@ -31,7 +32,7 @@ Spread seconds_of_one(at::Device device, at::ScalarType dtype, const Shape& shap
   at::Tensor c = at::empty({shape.rows, shape.columns}, options);
   const auto multiply = [&] {
     product_into(c, a, b);
-    if (!device.is_cpu()) c[0][0].item();  // waits for the device
+    wait_for_stream(device);
   };
   multiply();
   std::vector<double> all;

@@ -27,8 +27,8 @@ struct PredictedStep {
 };
 
 // After steps of that shape were made: their peak is read from the engine's account (before them, only the
-// refusals mean something). Collective. Throws
-// ConfigError: the profile is of another kind of device or number of threads, or lacks a link.
+// refusals mean something). Collective. Throws ConfigError: the profile is of another kind of device or
+// number of threads, or lacks a link.
 PredictedStep predict_step(Engine& engine, const HardwareProfile& hardware, int64_t batch, int64_t tokens);
 
 }  // namespace trireme

@@ -9,7 +9,7 @@
 namespace trireme {
 namespace {
 
-// Random values, of which a GPU's clock depends, some of them again and again, for drawing them takes long.
+// Random values, on which a GPU's clock depends; a few are repeated, for drawing them takes long.
 at::Tensor random_values(int64_t rows, int64_t columns, const at::TensorOptions& options) {
   constexpr int64_t kDrawn = (int64_t{1} << 16) + 7;
   const int64_t count = rows * columns;

@@ -7,6 +7,7 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/comm/call_time.h"
 #include "trireme/comm/collectives.h"
 #include "trireme/device/gpu_identity.h"
 #include "trireme/device/peak_memory.h"
@@ -88,7 +89,6 @@ struct StepRecords {
 
 StepResult timed_step(Engine& engine, const MeasuredSteps& measured, int64_t step, StepRecords& records) {
   const Mesh& mesh = engine.mesh();
-  const at::Device device = engine.options().device;
   barrier(*mesh.all);
   const Traffic before = traffic_of(mesh);
   const double offload_before = engine.offload_wait_seconds();
@@ -96,7 +96,7 @@ StepResult timed_step(Engine& engine, const MeasuredSteps& measured, int64_t ste
   const StepBatches batches = measured.batches(step);
   records.data_seconds.push_back(now_seconds() - begin);
   StepResult result = engine.train_step(batches, measured.learning_rate(step));
-  if (!device.is_cpu()) at::empty({1}, device).zero_().item<float>();
+  wait_for_stream(engine.options().device);
   records.seconds.push_back(now_seconds() - begin);
   records.cpu_seconds.push_back(cpu_seconds_of_process() - cpu_begin);
   const Traffic after = traffic_of(mesh);
