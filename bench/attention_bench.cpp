@@ -10,13 +10,14 @@
 #include <functional>
 #include <iostream>
 #include <map>
-#include <sstream>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
+#include "trireme/base/split.h"
 #include "trireme/kernels/local_attention.h"
 #include "trireme/measure/spread.h"
 
@@ -40,18 +41,17 @@ std::vector<Spread> interleave(const std::vector<std::function<void()>>& bodies,
   return result;
 }
 
-std::vector<int64_t> numbers(const std::string& text) {
-  std::vector<int64_t> result;
-  std::istringstream in(text);
-  for (std::string part; std::getline(in, part, ',');) result.push_back(std::stoll(part));
-  return result;
-}
-
 struct Options {
   std::map<std::string, std::string> values{{"tokens", "2048,8192"}, {"threads", "1,2"},     {"heads", "8"},
                                             {"kv_heads", "4"},       {"width", "64"},        {"window", "0"},
                                             {"seconds", "3"},        {"dtypes", "fp32,bf16"}};
-  int64_t number(const std::string& name) const { return std::stoll(values.at(name)); }
+  int64_t number(const std::string& name) const { return parse_count(values.at(name), "--" + name); }
+  std::vector<int64_t> numbers(const std::string& name) const {
+    std::vector<int64_t> result;
+    for (const std::string& word : split(values.at(name), ','))
+      result.push_back(parse_count(word, "--" + name));
+    return result;
+  }
 };
 
 Options read_options(int argc, char** argv) {
@@ -139,8 +139,8 @@ int main(int argc, char** argv) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
       if (options.values.at("dtypes").find(dtype == at::kFloat ? "fp32" : "bf16") == std::string::npos)
         continue;
-      for (const int64_t threads : trireme::numbers(options.values.at("threads")))
-        for (const int64_t tokens : trireme::numbers(options.values.at("tokens")))
+      for (const int64_t threads : options.numbers("threads"))
+        for (const int64_t tokens : options.numbers("tokens"))
           trireme::measure(options, tokens, static_cast<int>(threads), dtype);
     }
   } catch (const std::exception& error) {

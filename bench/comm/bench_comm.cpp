@@ -5,12 +5,13 @@
 #include <functional>
 #include <iostream>
 #include <memory>
-#include <sstream>
 
 #include <ATen/Parallel.h>
 #include <c10/core/DeviceGuard.h>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
+#include "trireme/base/split.h"
 #include "trireme/cli/bench.h"
 #include "trireme/cli/model_directory.h"
 #include "trireme/comm/thread_world.h"
@@ -107,14 +108,11 @@ Choice choose_methods(const OptionParser& parser, const BenchCommFlags& flags, i
   std::vector<ExchangeMethod> methods;
   const bool asked = parser.given("methods");
   if (asked) {
-    std::istringstream words(flags.methods);
-    for (std::string word; std::getline(words, word, ',');) methods.push_back(parse_exchange_method(word));
-    if (methods.empty())
-      throw ConfigError("--methods is empty; expected some of ulysses,ring,gather,hybrid,megatron");
+    for (const std::string& word : split(flags.methods, ',')) methods.push_back(parse_exchange_method(word));
   } else {
     for (const auto& [method, name] : enum_names(ExchangeMethod{})) methods.push_back(method);
   }
-  const bool hybrid = std::find(methods.begin(), methods.end(), ExchangeMethod::hybrid) != methods.end();
+  const bool hybrid = contains(methods, ExchangeMethod::hybrid);
   for (const char* flag : {"ulysses", "ring", "ring_method"})
     if (parser.given(flag) && !hybrid)
       throw ConfigError(cat("--", flag, " is the hybrid's, which --methods ", flags.methods, " leaves out"));

@@ -46,8 +46,7 @@ RingMethod ring_method_of(const MethodPartition& shape) {
 class Noise {
  public:
   Noise(const ExchangeRateOptions& options, int rank)
-      : options_(options),
-        generator_(at::detail::createCPUGenerator(options.seed * 1000003 + static_cast<uint64_t>(rank))) {}
+      : options_(options), generator_(at::detail::createCPUGenerator(static_cast<uint64_t>(rank))) {}
   at::Tensor operator()(const std::vector<int64_t>& sizes) {
     return at::randn(sizes, generator_, at::TensorOptions().dtype(at::kFloat))
         .to(at::TensorOptions(options_.device).dtype(options_.dtype));
@@ -166,11 +165,9 @@ Traffic take_traffic(const Mesh& mesh) {
 }  // namespace
 
 ExchangeMethod parse_exchange_method(const std::string& text) {
-  constexpr auto kMethods = enum_names(ExchangeMethod{});
-  for (const auto& [method, name] : kMethods)
-    if (name == text) return method;
-  throw ConfigError(cat("there is no exchange method '", text, "'; expected some of ",
-                        joined(kMethods, ", ", &EnumName<ExchangeMethod>::name)));
+  if (const auto method = value_named<ExchangeMethod>(text)) return *method;
+  throw ConfigError(cat("there is no exchange method '", quotation(text), "'; expected some of ",
+                        joined(enum_names(ExchangeMethod{}), ", ", &EnumName<ExchangeMethod>::name)));
 }
 
 std::string MethodPartition::description() const {

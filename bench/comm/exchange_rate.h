@@ -66,7 +66,6 @@ struct ExchangeRateOptions {
   AttentionKernel attention = AttentionKernel::automatic;
   int head_chunks = 1;
   int64_t repeats = 5;  // measured; one more warms up
-  uint64_t seed = 0;
 };
 
 // By formula, of one rank.

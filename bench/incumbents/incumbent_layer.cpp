@@ -208,8 +208,8 @@ Held IncumbentLayer::attention(bool keep, Kept& kept) {
   return output;
 }
 
-// One tile of TiledMLP: the MLP on `tokens` tokens, and in backward its gradients too.
-void IncumbentLayer::tile(int64_t tokens, bool backward, Held* output) {
+// One tile of TiledMLP: forward gives the MLP's output on `tokens` tokens, backward makes its gradients too.
+Held IncumbentLayer::tile(int64_t tokens, bool backward) {
   const int64_t wide = 2 * tokens * run_.model.intermediate, narrow = 2 * tokens * run_.model.hidden;
   const int64_t weight = 2 * run_.model.hidden * run_.model.intermediate;
   Held gate = trace_.hold("tile of gate", kLlamaMlp, wide);
@@ -220,8 +220,7 @@ void IncumbentLayer::tile(int64_t tokens, bool backward, Held* output) {
   if (!backward) {
     silu.release();
     up.release();
-    *output = trace_.hold("tiles of the MLP's output", kTiledMlp, narrow);
-    return;
+    return trace_.hold("tiles of the MLP's output", kTiledMlp, narrow);
   }
   const Held result = trace_.hold("tile of the MLP's output", kTiledMlp, narrow);
   Held d_product = trace_.hold("tile of the product's gradient", kLlamaMlpBackward, wide);
@@ -235,6 +234,7 @@ void IncumbentLayer::tile(int64_t tokens, bool backward, Held* output) {
   d_up.release();
   const Held d_gate = trace_.hold("tile of gate's gradient", kLlamaMlpBackward, wide);
   trace_.hold("gradient of a matrix, of a tile", kLinearBackward, weight);
+  return {};
 }
 
 Held IncumbentLayer::mlp(bool keep, Kept& kept) {
@@ -243,9 +243,9 @@ Held IncumbentLayer::mlp(bool keep, Kept& kept) {
     // tiled_compute.py: ceil(s / M) tiles. Two are followed; the others take the same again.
     const int64_t tiles = (b.tokens + run_.model.hidden - 1) / run_.model.hidden;
     const int64_t tile_tokens = (b.tokens + tiles - 1) / tiles;
-    Held first, second, others;
-    tile(tile_tokens, false, &first);
-    if (tiles > 1) tile(std::min(tile_tokens, b.tokens - tile_tokens), false, &second);
+    Held second, others;
+    const Held first = tile(tile_tokens, /*backward=*/false);
+    if (tiles > 1) second = tile(std::min(tile_tokens, b.tokens - tile_tokens), /*backward=*/false);
     if (tiles > 2)
       others = trace_.hold("tiles of the MLP's output", kTiledMlp,
                            2 * (b.tokens - 2 * tile_tokens) * run_.model.hidden);
@@ -312,7 +312,7 @@ Held IncumbentLayer::mlp_backward(Kept& kept) {
     for (int matrix = 0; matrix < 3; ++matrix)
       sums.push_back(trace_.hold("gradients of matrices, summed over tiles", kTiledMlp, 2 * hidden * width));
     const int64_t tiles = (b.tokens + hidden - 1) / hidden;
-    tile((b.tokens + tiles - 1) / tiles, true, nullptr);
+    tile((b.tokens + tiles - 1) / tiles, /*backward=*/true);
     for (Held& sum : sums) zero_.add_gradient(std::move(sum), hidden * width);
     kept.normed2.release();
     return d_input;

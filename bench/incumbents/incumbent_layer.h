@@ -64,7 +64,7 @@ class IncumbentLayer {
   Held exchange(int64_t bytes, int64_t repeated_bytes);
   Held exchange_backward(int64_t bytes);
   Held run_layer(bool keep, Kept& kept);
-  void tile(int64_t tokens, bool backward, Held* output);
+  Held tile(int64_t tokens, bool backward);
   void weight_gradient(int64_t inputs, int64_t outputs);
 
   const IncumbentRun& run_;

@@ -3,9 +3,9 @@
 // their gathers of weights, which do run ahead, are short beside long attention and not counted.
 //
 //   attention         (2 forward x 4 + 10) D FLOPs a pair and head: gradient checkpointing repeats the
-//   forward products          2 FLOPs a weight and token, twice forward and twice that backward; TiledMLP's
-//   MLP has a
-//                     third forward, the head one
+//                     forward
+//   products          2 FLOPs a weight and token, twice forward and twice that backward; TiledMLP's MLP has
+//                     a third forward, the head one
 //   token operations  each buffer of the step is written once and read once
 //   exchanges         q, k, v and the output, forward twice and backward once
 #pragma once

@@ -1,7 +1,8 @@
 #include "bench/incumbents/incumbent_zero.h"
 
 #include <algorithm>
-#include <numeric>
+
+#include "trireme/base/sum_of.h"
 
 namespace trireme {
 namespace {
@@ -42,25 +43,22 @@ std::vector<int64_t> IncumbentZero::layer_parameters() const {
 }
 
 std::vector<Held> IncumbentZero::gather(const std::vector<int64_t>& elements) {
-  constexpr std::string_view kName = "gathered weights, bf16";
   std::vector<Held> whole;
   // NoGatherHandle: with one rank `.to(device)`, which copies from the host only.
   if (run_.ranks == 1 && !run_.policy.offload_parameters) return whole;
   Held flat;
   if (run_.ranks > 1)
-    flat =
-        trace_.hold("buffer of an all-gather, bf16", "partition_parameters.py _all_gather_dtype",
-                    2 * std::accumulate(elements.begin(), elements.end(), int64_t{0}), TraceStream::gather);
+    flat = trace_.hold("buffer of an all-gather, bf16", "partition_parameters.py _all_gather_dtype",
+                       2 * sum_of(elements), TraceStream::gather);
   for (const int64_t parameter : elements)
-    whole.push_back(trace_.hold(kName,
+    whole.push_back(trace_.hold("gathered weights, bf16",
                                 "partition_parameters.py AllGatherCoalescedHandle.wait, NoGatherHandle",
                                 2 * parameter, TraceStream::gather));
   return whole;
 }
 
 bool IncumbentZero::may_be_live(int64_t layers) const {
-  const std::vector<int64_t> layer = layer_parameters();
-  return layers * std::accumulate(layer.begin(), layer.end(), int64_t{0}) <= kLive_elements;
+  return layers * sum_of(layer_parameters()) <= kLive_elements;
 }
 
 // partitioned_param_coordinator.py, fetch_sub_module: each module, as it starts forward or backward, has a
@@ -80,7 +78,7 @@ std::vector<Held> IncumbentZero::gather_layer(int64_t live_elements) {
   for (; next < layer.size() || (next < all && live_elements < kLive_elements); ++next) {
     bucket.push_back(size_of(next));
     live_elements += size_of(next);
-    if (std::accumulate(bucket.begin(), bucket.end(), int64_t{0}) >= kPrefetch_elements) gather_bucket();
+    if (sum_of(bucket) >= kPrefetch_elements) gather_bucket();
   }
   if (!bucket.empty()) gather_bucket();
   std::vector<Held> whole;

@@ -26,13 +26,12 @@ class IncumbentZero {
   void reduce_bucket();
   void step_optimizer();  // at the end of a step
 
-  std::vector<int64_t> layer_parameters() const;  // matrices, in the order of their use
-
  private:
   struct Waiting {
     Held gradient;  // where it is larger than the bucket; else it was copied there
     int64_t elements = 0;
   };
+  std::vector<int64_t> layer_parameters() const;  // matrices, in the order of their use
   int64_t share(int64_t elements) const { return (elements + run_.ranks - 1) / run_.ranks; }
 
   const IncumbentRun& run_;

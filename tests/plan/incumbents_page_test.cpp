@@ -294,7 +294,7 @@ The blog's Qwen3-4B on 4 x H100 at 64K tokens. )",
 - huggingface.co/blog/ulysses-sp; TRL's examples/accelerate_configs/alst_ulysses_4gpu.yaml.
 - NVIDIA/nccl issue 1685 and NCCL 2.26.2; the channels of p5.48xlarge on one and two machines, from NCCL's log in the README of AWS's EKS test of NCCL.
 - transformers 4.51.3 and 5.3.0, liger-kernel 0.5.10, deepspeed 0.17.0, flash-attention 2.7.4 and its hopper
-  folder, torch 2.8: file and function of each buffer in `trireme/plan/incumbent_*.cpp`.
+  folder, torch 2.8: file and function of each buffer in `bench/incumbents/incumbent_*.cpp`.
 )");
 }
 
