@@ -38,11 +38,14 @@ def need_binary():
         sys.exit(f"bench: {BINARY} is missing; ./dev bench builds it")
 
 
-def make_model(preset="small"):
-    folder = os.path.join(ROOT, "build/bench", preset)
+def make_model(preset="small", name="", **changes):
+    """In build/bench/NAME, or PRESET, where it is not there yet; `changes` are of its config.json."""
+    folder = os.path.join(ROOT, "build/bench", name or preset)
     if not os.path.exists(os.path.join(folder, "config.json")):
         say("making the model")
-        subprocess.run([BINARY, "init", "--preset", preset, "--seed", "0", "--out", folder], check=True, stdout=subprocess.DEVNULL)
+        sets = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
+        subprocess.run([BINARY, "init", "--preset", preset, *sets, "--seed", "0", "--overwrite", "--out", folder], check=True,
+                       stdout=subprocess.DEVNULL)
     return folder
 
 

@@ -58,18 +58,17 @@ def main():
     ids = torch.randint(config.vocab_size, (1, a.tokens))
     print(f"{a.tokens} tokens, bf16, tiles of {a.tile} tokens:\n")
     print("| | loss | most MiB at once | largest tensor, MiB |\n|---|---|---|---|")
-    for name, helpers in rows(model, None, a.tile):
-        with contextlib.ExitStack() as block:
-            folder = pathlib.Path(block.enter_context(tempfile.TemporaryDirectory()))
-            helpers = dict(rows(model, folder, a.tile))[name]
-            for helper in helpers:
-                block.enter_context(helper())
-            for parameter in model.parameters():
-                parameter.grad = torch.zeros_like(parameter)
-            with TensorBytes() as made:
-                loss = model(input_ids=ids, labels=ids).loss
-                loss.backward()
-        print(f"| {name} | {loss:.5f} | {made.most_alive / MiB:.0f} | {made.largest / MiB:.1f} |", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, helpers in rows(model, pathlib.Path(folder), a.tile):
+            with contextlib.ExitStack() as block:
+                for helper in helpers:
+                    block.enter_context(helper())
+                for parameter in model.parameters():
+                    parameter.grad = torch.zeros_like(parameter)
+                with TensorBytes() as made:
+                    loss = model(input_ids=ids, labels=ids).loss
+                    loss.backward()
+            print(f"| {name} | {loss:.5f} | {made.most_alive / MiB:.0f} | {made.largest / MiB:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 A measurement is (system, dtype, length, recompute, allocator). `shape` groups what is compared directly: one process
 with all threads, or two ranks with half of them each.
 """
-import glob
 import os
 from dataclasses import dataclass
 
@@ -45,11 +44,7 @@ def allocator_library(name):
     """Path of the library, None where the name means glibc, "" where it is not installed."""
     if ALLOCATORS[name] is None:
         return None
-    for folder in LIBRARY_FOLDERS:
-        found = glob.glob(os.path.join(folder, ALLOCATORS[name]))
-        if found:
-            return found[0]
-    return ""
+    return next(filter(os.path.exists, (os.path.join(folder, ALLOCATORS[name]) for folder in LIBRARY_FOLDERS)), "")
 
 
 @dataclass(frozen=True)

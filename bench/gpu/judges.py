@@ -2,6 +2,7 @@
 
 A judge also sees the output of a command that was ended early, so that the measurements until then are kept.
 """
+import json
 import re
 
 from command import Verdict, exit_problem
@@ -93,7 +94,6 @@ def peer_losses(other, first_tolerance, tolerance):
 
 def verified(outcome, _):
     """`trireme verify --json`: one object over many lines; exit code 1 where a tensor differs."""
-    import json
     try:
         result = json.loads(outcome.stdout)
     except ValueError:

@@ -1,5 +1,4 @@
 """machine_facts.py FOLDER: the machine as JSON lines {"name", "value"}; FOLDER is where models will lie."""
-import glob
 import json
 import os
 import platform
@@ -36,7 +35,7 @@ def control_group_limits():
     """Limits of memory and processors, of this process's control group as the container sees it."""
     limits = {}
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-                 *glob.glob("/sys/fs/cgroup/pids.max")):
+                 "/sys/fs/cgroup/pids.max"):
         try:
             with open(path) as file:
                 limits[path] = file.read().strip()

@@ -174,5 +174,3 @@ def page(planned, results):
         if body:
             lines += ["", f"## {title}", "", *body]
     return "\n".join(lines) + "\n"
-
-

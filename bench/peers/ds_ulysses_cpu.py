@@ -101,7 +101,6 @@ engine, _, _, _ = deepspeed.initialize(config=config, model=model, mpu=mpu, **kw
 engine.train()
 
 
-
 def sample_batch(step):
     """[a.batch, a.seq] whole samples of one micro-step."""
     rows = [torch.from_numpy(tokens(a.seed, step * a.batch + b, a.seq, cfg.vocab_size)) for b in range(a.batch)]

@@ -89,9 +89,8 @@ class MasterAdamW:
         if self.m:
             for p, m in zip(self.p, self.m):
                 m.grad = p.grad.float()
-        norm = None
         if a.clip > 0:
-            norm = torch.nn.utils.clip_grad_norm_(self.m or self.p, a.clip).item()
+            torch.nn.utils.clip_grad_norm_(self.m or self.p, a.clip)
         self.opt.step()
         if self.m:
             with torch.no_grad():
@@ -100,7 +99,6 @@ class MasterAdamW:
                     m.grad = None
         for p in self.p:
             p.grad = None
-        return norm
 
 
 opt = MasterAdamW(model.parameters(), lr=a.lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=a.wd)
@@ -121,7 +119,7 @@ if a.dump:
         t["after." + n] = p.detach().float().clone()
     meta = {"model": os.path.basename(os.path.normpath(a.model)), "seq": str(a.seq), "batch": str(a.batch), "seed": str(a.seed),
             "lr": str(a.lr), "wd": str(a.wd), "betas": "0.9,0.999", "eps": "1e-8", "attn": attn, "grad_norm": repr(gn),
-            **{k: v for k, v in versions().items()}}
+            **versions()}
     save_file(t, a.dump, metadata=meta)
     print(json.dumps({"dump": a.dump, "loss": out.loss.item(), "grad_norm": gn, "tensors": len(t)}))
     sys.exit(0)

@@ -51,7 +51,7 @@ class Plans(unittest.TestCase):
                 for command in commands:
                     self.assertTrue(command.judge)
                     self.assertLess(command.usual_seconds, command.limit_seconds)
-                    self.assertLess(command.limit_seconds, 590)  # a lent machine may end a command after ten minutes
+                    self.assertLess(command.limit_seconds, 590)  # a job of ten minutes holds each
                     self.assertIn(command.model, ("", *MODELS[device]))
                     self.assertTrue(all(isinstance(word, str) for word in command.argv))
 
