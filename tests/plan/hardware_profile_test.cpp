@@ -3,12 +3,17 @@
 
 #include <cmath>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/plan/planned_step.h"
+#include "tests/support/error_message.h"
 
 namespace trireme::testing {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 TEST(RateTable, goes_through_its_points_and_stays_beyond_them) {
   const RateTable table{{{1024, 64, 10}, {4096, 64, 30}, {1024, 128, 20}, {4096, 128, 60}}};
@@ -30,13 +35,8 @@ TEST(HardwareProfile, is_what_was_written) {
 TEST(HardwareProfile, a_file_that_lacks_a_rate_is_refused_by_name) {
   Json json = to_json(round_profile(true));
   json["rates_16_bit"].erase("norm");
-  try {
-    hardware_profile_from_json(json, "h.json");
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_NE(std::string(error.what()).find("h.json: rates_16_bit"), std::string::npos) << error.what();
-    EXPECT_NE(std::string(error.what()).find("norm"), std::string::npos) << error.what();
-  }
+  EXPECT_THAT(message_of<DataError>([&] { hardware_profile_from_json(json, "h.json"); }),
+              AllOf(HasSubstr("h.json: rates_16_bit"), HasSubstr("norm")));
   json = to_json(round_profile(true));
   json["rates_32_bit"]["matmul"][0]["per_second"] = 0;
   EXPECT_THROW(hardware_profile_from_json(json, "h.json"), DataError);

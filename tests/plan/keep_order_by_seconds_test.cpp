@@ -3,21 +3,19 @@
 
 #include <gtest/gtest.h>
 
+#include "trireme/base/sum_of.h"
 #include "trireme/forecast/keep_order.h"
 #include "trireme/forecast/layer_buffers.h"
 #include "trireme/plan/hardware_catalog.h"
 #include "trireme/plan/step_time.h"
 
 #include "tests/plan/llama_3_8b.h"
-#include "tests/plan/planned_step.h"
 
 namespace trireme::keep_order_by_seconds_test {
 namespace {
 
 double kept_bytes(const PlannedStep& step) {
-  double sum = 0;
-  for (const int64_t bytes : kept_bytes_of_layers(step.inputs)) sum += static_cast<double>(bytes);
-  return sum;
+  return static_cast<double>(sum_of(kept_bytes_of_layers(step.inputs)));
 }
 
 // Seconds a byte that a part saves where all others are kept.

@@ -10,7 +10,6 @@
 
 #include "trireme/plan/hardware_catalog.h"
 #include "trireme/plan/plan_json.h"
-#include "trireme/plan/plan_text.h"
 
 #include "tests/plan/parsed_page.h"
 #include "tests/plan/small_request.h"

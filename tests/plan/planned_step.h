@@ -23,6 +23,8 @@ inline ModelSizes small_model() {
 // Its products: 4 x (qkv + out + three of the MLP) + head.
 inline constexpr double kSmallLayer = 256.0 * 512 + 256.0 * 256 + 3 * 256.0 * 768, kSmallHead = 256.0 * 1024;
 inline constexpr double kSmallParameters = 4 * kSmallLayer + kSmallHead;
+// Of its units: norms and the embedding too.
+inline constexpr double kSmallElements = 4 * (kSmallLayer + 512) + 2 * kSmallHead + 256;
 
 // LoRA of rank r, of so many parameters in every layer.
 inline void adapt_layers(ModelSizes& model, int64_t rank, int64_t elements_of_layer) {
@@ -75,10 +77,8 @@ inline HardwareProfile round_profile(bool is_gpu) {
   profile.memory_bytes = int64_t{1} << 34;
   profile.peak_flops_16_bit = profile.peak_flops_32_bit = 2e12;
   for (const auto& [kind, name] : enum_names(WorkKind{})) {
-    const bool products = kind <= WorkKind::head_weight_gradient;
-    profile.rates_32_bit[kind] = {{{0, 0, products ? 1e12 : 1e9}}};
-    if (kind == WorkKind::attention_forward || kind == WorkKind::attention_backward)
-      profile.rates_32_bit[kind] = {{{0, 0, 5e11}}};
+    const double flops_per_second = is_attention(kind) ? 5e11 : 1e12;
+    profile.rates_32_bit[kind] = {{{0, 0, counts_flops(kind) ? flops_per_second : 1e9}}};
   }
   profile.rates_16_bit = profile.rates_32_bit;
   profile.within_machine = {1e-5, 1e10};

@@ -9,7 +9,6 @@
 #include "trireme/plan/machine_groups.h"
 
 #include "tests/plan/planned_step.h"
-#include "tests/plan/work_amounts.h"
 
 namespace trireme::testing {
 namespace {
@@ -52,7 +51,7 @@ TEST(StepTime, an_optimizer_on_a_disk_takes_the_time_of_its_disk) {
     step.inputs.offload.optimizer = Offload::disk;
     return step_time(step, hardware).seconds - on_host;
   };
-  const double bytes = 8 * (4 * (kSmallLayer + 512) + 2 * kSmallHead + 256);
+  const double bytes = 8 * kSmallElements;
   EXPECT_NEAR(slower_by(false, 1e9), bytes / 1e9, 1e-12);
   EXPECT_NEAR(slower_by(false, 4e9), bytes / 2e9, 1e-12);
   EXPECT_LT(slower_by(true, 1e9), bytes / 1e9);
@@ -175,10 +174,9 @@ TEST(StepTime, a_host_that_steps_longer_than_forward_goes_is_waited_for) {
     hardware.host_optimizer_per_second = per_second;
     return step_time(stepped_on_the_host(is_gpu), hardware);
   };
-  const double elements = 4 * (kSmallLayer + 512) + 2 * kSmallHead + 256;
   for (const bool is_gpu : {true, false})
-    EXPECT_NEAR(time(is_gpu, 1e6).seconds - time(is_gpu, 2e6).seconds, elements / 1e6 - elements / 2e6, 1e-9);
-  EXPECT_DOUBLE_EQ(time(/*is_gpu=*/false, 1e6).host_optimizer_waited_seconds, elements / 1e6);
+    EXPECT_NEAR(time(is_gpu, 1e6).seconds - time(is_gpu, 2e6).seconds, kSmallElements / 2e6, 1e-9);
+  EXPECT_DOUBLE_EQ(time(/*is_gpu=*/false, 1e6).host_optimizer_waited_seconds, kSmallElements / 1e6);
   EXPECT_EQ(time(/*is_gpu=*/true, 1e12).host_optimizer_waited_seconds, 0);
 }
 

@@ -259,26 +259,22 @@ TEST(StepWork, accumulation_repeats_the_passes_and_not_the_update) {
     const bool update = once.items[i].kind == WorkKind::optimizer;
     EXPECT_DOUBLE_EQ(thrice.items[i].amount, (update ? 1 : 3) * once.items[i].amount);
   }
-  EXPECT_DOUBLE_EQ(sent_bytes(step, TrafficKind::summed_gradients),
-                   (4 * kSmallLayer + 8 * 256 + 2 * kSmallHead + 256) * 4 / 2);
+  EXPECT_DOUBLE_EQ(sent_bytes(step, TrafficKind::summed_gradients), kSmallElements * 4 / 2);
 }
 
 // arXiv 1910.02054, section 7: stages 0 to 2 send twice the parameters, stage 3 three times.
 TEST(StepWork, zero_sends_what_its_paper_says) {
-  const auto parameters =
-      static_cast<double>(4 * (256 * 512 + 256 * 256 + 3 * 256 * 768 + 512) + 2 * 1024 * 256 + 256);
   for (const int zero : {0, 1, 2, 3}) {
     PlannedStep step = small_step(2048, Recompute::full, 1, 1, 4);
     step.inputs.zero = zero;
     double sent = 0;
     for (const TrafficItem& item : step_work(step).traffic) sent += item.bytes;
-    EXPECT_NEAR(sent / (parameters * 4 * 3 / 4), zero == 3 ? 3 : 2, 0.15) << zero;
+    EXPECT_NEAR(sent / (kSmallElements * 4 * 3 / 4), zero == 3 ? 3 : 2, 0.15) << zero;
   }
 }
 
 // arXiv 1910.02054, section 3.1: two moments of 4 bytes, with a master of 4 where values have 16 bits.
 TEST(StepWork, an_optimizer_on_a_disk_reads_and_writes_each_state_once_a_step) {
-  const double parameters = 4 * (kSmallLayer + 512) + 2 * kSmallHead + 256;
   const auto bytes_of = [](int64_t tile_bytes, int moments, int64_t state_bytes, Offload offload) {
     PlannedStep step = small_step(2048, Recompute::full, 1, 1, 4);
     step.inputs.micro_batches = 3;
@@ -289,10 +285,10 @@ TEST(StepWork, an_optimizer_on_a_disk_reads_and_writes_each_state_once_a_step) {
     step.inputs.offload.optimizer = offload;
     return sent_bytes(step, TrafficKind::offloaded_optimizer);
   };
-  EXPECT_DOUBLE_EQ(bytes_of(4, 2, 4, Offload::disk), 8 * parameters / 4);
-  EXPECT_DOUBLE_EQ(bytes_of(2, 2, 4, Offload::disk), 12 * parameters / 4);
-  EXPECT_DOUBLE_EQ(bytes_of(2, 2, 2, Offload::disk), 8 * parameters / 4);
-  EXPECT_DOUBLE_EQ(bytes_of(2, 0, 4, Offload::disk), 4 * parameters / 4);
+  EXPECT_DOUBLE_EQ(bytes_of(4, 2, 4, Offload::disk), 8 * kSmallElements / 4);
+  EXPECT_DOUBLE_EQ(bytes_of(2, 2, 4, Offload::disk), 12 * kSmallElements / 4);
+  EXPECT_DOUBLE_EQ(bytes_of(2, 2, 2, Offload::disk), 8 * kSmallElements / 4);
+  EXPECT_DOUBLE_EQ(bytes_of(2, 0, 4, Offload::disk), 4 * kSmallElements / 4);
   EXPECT_EQ(bytes_of(2, 2, 4, Offload::cpu), 0);
 }
 
@@ -318,12 +314,12 @@ TEST(StepWork, attention_by_tiles_is_products_and_the_bytes_of_its_scores) {
 TEST(StepWork, sums_of_each_micro_batch_go_to_the_hosts_optimizer_and_come_back) {
   PlannedStep step = stepped_on_the_host(/*is_gpu=*/true);
   step.inputs.zero = 2;
-  const double elements = 4 * (kSmallLayer + 512) + 2 * kSmallHead + 256, values = 4;
-  EXPECT_DOUBLE_EQ(sent_bytes(step, TrafficKind::offloaded_gradients), elements * (4 + values));
+  const double value = 4;
+  EXPECT_DOUBLE_EQ(sent_bytes(step, TrafficKind::offloaded_gradients), kSmallElements * (4 + value));
   step.inputs.micro_batches = 3;
-  EXPECT_DOUBLE_EQ(sent_bytes(step, TrafficKind::offloaded_gradients), elements * (4 * (3 + 2) + values));
+  EXPECT_DOUBLE_EQ(sent_bytes(step, TrafficKind::offloaded_gradients), kSmallElements * (4 * 5 + value));
   step.inputs.zero = 1;
-  EXPECT_DOUBLE_EQ(sent_bytes(step, TrafficKind::offloaded_gradients), elements * (4 + values));
+  EXPECT_DOUBLE_EQ(sent_bytes(step, TrafficKind::offloaded_gradients), kSmallElements * (4 + value));
 }
 
 }  // namespace
