@@ -14,12 +14,12 @@ namespace {
 constexpr double kBarPixels = 900;  // about, on a page of full width
 constexpr double kLetterPixels = 7;
 
-std::string percent(double share) {
+std::string css_percent(double share) {
   return cat(format_fixed(100 * share, 4), "%");
 }
 
 std::string mark(const char* kind, double share) {
-  return cat("<span class=\"", kind, "\" style=\"left:", percent(share), "\"></span>");
+  return cat("<span class=\"", kind, "\" style=\"left:", css_percent(share), "\"></span>");
 }
 
 std::string coordinate(double pixels) {
@@ -45,7 +45,7 @@ std::string html_bar(const std::vector<BarSegment>& segments, double whole, doub
     const double share = segment.amount / width;
     const bool has_room = share * kBarPixels > kLetterPixels * (static_cast<double>(segment.name.size()) + 2);
     html += cat("<span class=\"segment tone-", i % 2 == 0 ? "a" : "b", segment.hatched ? " hatched" : "",
-                "\" style=\"width:", percent(share), ";left:", percent(left / width), "\" title=\"",
+                "\" style=\"width:", css_percent(share), ";left:", css_percent(left / width), "\" title=\"",
                 html_escaped(segment.name), "\">",
                 has_room ? cat("<b>", html_escaped(segment.name), "</b>") : "", "</span>");
     left += segment.amount;

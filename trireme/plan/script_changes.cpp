@@ -42,9 +42,9 @@ DiffName diff_name(const std::string& file) {
   return {folder.string(), name.string()};
 }
 
-class Changes {
+class ScriptEditor {
  public:
-  Changes(const TrainerScript& script, const PlanRequest& request, const Planned& planned)
+  ScriptEditor(const TrainerScript& script, const PlanRequest& request, const Planned& planned)
       : script_(script),
         source_(script.source),
         request_(request),
@@ -271,7 +271,7 @@ std::vector<ScriptValue> script_values(const TrainerScript& script) {
 
 ScriptChanges script_changes(const TrainerScript& script, const PlanRequest& request,
                              const Planned& planned) {
-  return Changes(script, request, planned).all();
+  return ScriptEditor(script, request, planned).all();
 }
 
 }  // namespace trireme
