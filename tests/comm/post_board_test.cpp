@@ -149,6 +149,27 @@ TEST(PostBoard, does_not_count_what_a_rank_copies_against_its_coming_late) {
   expect_that_a_late_rank_may_copy(threads);
 }
 
+// Rank 7 copies for so long that rank 3, whose copy has failed, is in its next exchange by then.
+TEST(PostBoard, that_is_broken_shows_no_other_bytes_to_a_rank_that_still_copies) {
+  const auto meeting = std::make_shared<ThreadMeeting>(std::vector<int>{3, 7});
+  ThreadPostBoard first(meeting, 0), second(meeting, 1);
+  const at::Tensor before = at::full({64}, 5, at::kByte), after = at::full({64}, 6, at::kByte);
+  at::Tensor got = at::zeros({64}, at::kByte);
+  std::promise<void> both_failed;
+  auto of_second = std::async(std::launch::async, [&] {
+    return error_of(second, at::empty({0}, at::kByte), [&] {
+      both_failed.get_future().wait();
+      second.copy_from(0, 0, got);
+    });
+  });
+  const std::string why = "the disk is full";
+  EXPECT_EQ(error_of(first, before, [&] { throw std::runtime_error(why); }), why);
+  EXPECT_EQ(error_of(first, after, [] {}), why);
+  both_failed.set_value();
+  EXPECT_EQ(of_second.get(), why);
+  EXPECT_TRUE(at::equal(got, before));
+}
+
 TEST(ProcessPostBoard, without_its_page_tells_where_it_was_sought) {
   c10d::HashStore store;
   const std::string closed_descriptor = "1048576";

@@ -11,6 +11,7 @@ void PostBoard::exchange(const Post& post, std::chrono::milliseconds timeout,
                          const std::function<void()>& copy) {
   // Each wait has the whole time: what others copy does not count against a rank that came late.
   const auto wait = [&] { wait_for_all(std::chrono::steady_clock::now() + timeout); };
+  throw_if_broken();  // the others may still read what this rank showed when the board broke
   show(post);
   wait();
   try {

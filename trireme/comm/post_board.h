@@ -56,6 +56,7 @@ class PostBoard {
   virtual void leave() = 0;
 
  private:
+  virtual void throw_if_broken() const = 0;
   virtual void show(const Post& post) = 0;
   virtual std::string_view collective(int peer) const = 0;
   // Returns when every rank has called it as often as this one.

@@ -30,6 +30,7 @@ class ProcessPostBoard final : public PostBoard {
   void leave() override;
 
  private:
+  void throw_if_broken() const override;
   void show(const Post& post) override;
   std::string_view collective(int peer) const override;
   void wait_for_all(std::chrono::steady_clock::time_point deadline) override;
@@ -38,7 +39,6 @@ class ProcessPostBoard final : public PostBoard {
 
   bool has_come(int peer) const;
   void wait_for(int peer, std::chrono::steady_clock::time_point deadline);
-  void throw_if_broken() const;
   void look_for_ended_processes();
   std::string ended(int peer) const;  // "rank 1 (process 4711) has ended"
   [[noreturn]] void fail_and_throw(const std::string& why);

@@ -22,6 +22,11 @@ void ThreadMeeting::fail(const std::string& why) {
   changed_.notify_all();
 }
 
+void ThreadMeeting::throw_if_failed() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!failure_.empty()) throw std::runtime_error(failure_);
+}
+
 void ThreadMeeting::wait_for_all(int rank, std::chrono::steady_clock::time_point deadline) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (!failure_.empty()) throw std::runtime_error(failure_);

@@ -27,6 +27,7 @@ class ThreadMeeting {
     std::vector<int64_t> send_bytes;
   };
 
+  void throw_if_failed();
   void wait_for_all(int rank, std::chrono::steady_clock::time_point deadline);
 
   std::vector<int> world_ranks_;
@@ -48,6 +49,7 @@ class ThreadPostBoard final : public PostBoard {
   void leave() override {}  // the run tells the meeting when a thread ends (thread_world.cpp)
 
  private:
+  void throw_if_broken() const override { meeting_->throw_if_failed(); }
   void show(const Post& post) override;
   std::string_view collective(int peer) const override;
   void wait_for_all(std::chrono::steady_clock::time_point deadline) override;
