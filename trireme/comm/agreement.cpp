@@ -72,11 +72,13 @@ void Agreement::all_or_none(const std::string& what, const std::function<void()>
 void Agreement::while_rank_0_works(const std::string& what, const std::function<void()>& work) {
   constexpr std::chrono::milliseconds kBetweenLooks(200);
   std::future<void> done;
-  if (group_.rank() == 0)
+  all_or_none(what, [&] {  // the system may refuse the thread
+    if (group_.rank() != 0) return;
     done = std::async(std::launch::async, [&, threads = at::get_num_threads()] {
       at::set_num_threads(threads);  // OpenMP keeps the number for each thread
       work();
     });
+  });
   const auto at_work = [&] {
     return done.valid() && done.wait_for(kBetweenLooks) == std::future_status::timeout;
   };
@@ -90,9 +92,12 @@ template <typename T>
 std::vector<std::vector<T>> Agreement::gather(const std::vector<T>& values) {
   const at::Tensor row = tensor_of(values, device_, group_).unsqueeze(0);
   const std::vector<int64_t> rows(static_cast<size_t>(group_.size()), 1);
-  const at::Tensor of_ranks = all_gather(group_, row, rows);
+  const std::vector<T> of_ranks = values_of<T>(all_gather(group_, row, rows), group_);
   std::vector<std::vector<T>> result;
-  for (const at::Tensor& of_rank : of_ranks.unbind()) result.push_back(values_of<T>(of_rank, group_));
+  for (size_t rank = 0; rank < rows.size(); ++rank) {
+    const T* const begin = of_ranks.data() + rank * values.size();
+    result.emplace_back(begin, begin + values.size());
+  }
   return result;
 }
 

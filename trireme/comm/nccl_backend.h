@@ -15,10 +15,10 @@ namespace trireme {
 void require_nccl();
 
 // Collective over the `world_ranks` that share `store`; this rank has index `rank` among them. Each rank has
-// a separate GPU, `device`. The communicator is made at the first collective, or by
-// eagerConnectSingleDevice. It takes 150 to 500 MB of the
-// GPU; one that exchanges between all pairs of ranks, some GB (3.3 on 8 H100: NVIDIA/nccl issue 1685). If a
-// peer does not answer within the timeout, c10d's watchdog names the collective and ends the process.
+// a separate GPU, `device`. The communicator is made at the first collective, or by eagerConnectSingleDevice.
+// It takes 150 to 500 MB of the GPU; one that exchanges between all pairs of ranks, some GB (3.3 on 8 H100:
+// NVIDIA/nccl issue 1685). If a peer does not answer within the timeout, c10d's watchdog names the collective
+// and ends the process.
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                     const std::string& name, int rank,
                                                     const std::vector<int>& world_ranks, at::Device device,

@@ -5,9 +5,9 @@ namespace trireme {
 
 void require_nccl() {
   throw ConfigError(
-      "the transport 'nccl' was asked for, but this program was built without CUDA: build with "
-      "TRIREME_CUDA=ON, or "
-      "use gloo");
+      "ranks on GPUs exchange by nccl, and this program was built without CUDA: build with TRIREME_CUDA=ON, "
+      "or "
+      "use --device cpu");
 }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>&,

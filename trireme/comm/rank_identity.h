@@ -27,7 +27,7 @@ struct RankIdentity {
   std::string master() const { return master_address + ":" + std::to_string(master_port); }
 };
 
-// RANK/WORLD_SIZE/LOCAL_RANK/LOCAL_WORLD_SIZE/MASTER_ADDR/MASTER_PORT, else SLURM_*, else OMPI_*, else a run
+// RANK/WORLD_SIZE/LOCAL_RANK/LOCAL_WORLD_SIZE/MASTER_ADDR/MASTER_PORT, else OMPI_*, else SLURM_*, else a run
 // of one rank. mpirun under Slurm sets both SLURM_* and OMPI_*; then OMPI_*, of the inner launcher, counts.
 // Throws ConfigError that names the variable if variables are incomplete or contradict each other.
 RankIdentity rank_identity_from_environment();

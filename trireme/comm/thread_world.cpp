@@ -90,7 +90,7 @@ void run_ranks_as_threads(int ranks, const std::function<void(World&)>& body,
   TRIREME_ASSERT(ranks >= 1, "got ", ranks);
   SharedRun run;
   const int threads_before = at::get_num_threads();
-  std::vector<std::thread> threads;
+  std::vector<std::jthread> threads;
   threads.reserve(ranks);
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
@@ -110,7 +110,7 @@ void run_ranks_as_threads(int ranks, const std::function<void(World&)>& body,
       }
     });
   }
-  for (auto& thread : threads) thread.join();
+  threads.clear();  // joins them
   at::set_num_threads(threads_before);
   run.rethrow_first();
 }
