@@ -23,7 +23,6 @@ namespace trireme {
 
 // What absent ranks were made of so far, by all groups of a rank.
 struct StandIns {
-  int64_t calls = 0;
   int64_t received_bytes = 0;  // in place of the others'
   CallSeconds seconds;         // of the copies, on a device of its stream
 };

@@ -1,8 +1,10 @@
 #include "trireme/comm/run_secret.h"
 
-#include <charconv>
+#include <cstdint>
+#include <string_view>
 
 #include "trireme/base/error.h"
+#include "trireme/base/parse_whole.h"
 #include "trireme/base/secret_digits.h"
 
 namespace trireme {
@@ -10,11 +12,9 @@ namespace {
 
 std::string bytes_of_digits(const std::string& digits) {
   std::string bytes;
-  for (size_t i = 0; i < digits.size(); i += 2) {
-    unsigned value = 0;
-    std::from_chars(digits.data() + i, digits.data() + i + 2, value, 16);
-    bytes.push_back(static_cast<char>(value));
-  }
+  for (size_t i = 0; i < digits.size(); i += 2)
+    bytes.push_back(
+        static_cast<char>(parse_whole<uint8_t>(std::string_view(digits).substr(i, 2), 16).value()));
   return bytes;
 }
 

@@ -3,23 +3,20 @@
 #include <regex>
 
 #include "trireme/base/error.h"
+#include "trireme/base/split.h"
 
 namespace trireme {
 
 std::vector<int> slurm_tasks_per_node(const std::string& text) {
   static const std::regex entry(R"((\d{1,6})(?:\(x(\d{1,6})\))?)");
   std::vector<int> tasks;
-  size_t begin = 0;
-  while (begin <= text.size()) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string part = text.substr(begin, end - begin);
+  for (const std::string& part : split(text, ',')) {
     std::smatch match;
     if (!std::regex_match(part, match, entry)) {
       throw ConfigError(
           cat("cannot read Slurm's tasks per node '", text, "'; expected a list such as 2(x3),1"));
     }
     tasks.insert(tasks.end(), match[2].matched ? std::stoi(match[2]) : 1, std::stoi(match[1]));
-    begin = end + 1;
   }
   return tasks;
 }

@@ -81,18 +81,15 @@ class StoreWorld : public World {
     const auto store =
         c10::make_intrusive<c10d::PrefixStore>(cat("trireme/", identity().attempt, "/", key), store_);
     const int size = static_cast<int>(group.world_ranks.size());
-    if (device_.is_cuda()) {
-      auto nccl = make_nccl_backend(store, name, group.rank, group.world_ranks, device_, timeout());
-      // NCCL itself would wait for a rank that does not come without a limit, and unseen by its watchdog.
-      wait_until_all_connected(*store, group.rank, size, timeout());
-      // Other groups are connected by connect_exchanges, or have nothing to exchange.
-      if (size == this->size()) nccl->eagerConnectSingleDevice(device_);
-      return nccl;
-    }
-    const bool through_memory = memory_.why_not(group.world_ranks).empty();
-    auto backend = through_memory ? make_memory_backend(*store, group)
-                                  : make_gloo_backend(store, group.rank, size, address_, timeout());
+    auto backend = device_.is_cuda()
+                       ? make_nccl_backend(store, name, group.rank, group.world_ranks, device_, timeout())
+                   : memory_.why_not(group.world_ranks).empty()
+                       ? make_memory_backend(*store, group)
+                       : make_gloo_backend(store, group.rank, size, address_, timeout());
+    // NCCL itself would wait for a rank that does not come without a limit, and unseen by its watchdog.
     wait_until_all_connected(*store, group.rank, size, timeout());
+    // Other groups are connected by connect_exchanges, or have nothing to exchange.
+    if (device_.is_cuda() && size == this->size()) backend->eagerConnectSingleDevice(device_);
     return backend;
   }
 

@@ -22,21 +22,18 @@ namespace {
 GroupMembership find_group(const World& world, const std::string& name,
                            const std::vector<std::vector<int>>& members) {
   std::set<int> known_members;
-  GroupMembership found;
-  bool in_one = false;
+  std::optional<GroupMembership> found;
   for (size_t index = 0; index < members.size(); ++index) {
     for (size_t rank = 0; rank < members[index].size(); ++rank) {
       const int member = members[index][rank];
       TRIREME_ASSERT(member >= 0 && member < world.size(), "group '", name, "' names rank ", member, " of ",
                      world.size());
       TRIREME_ASSERT(known_members.insert(member).second, "group '", name, "' names rank ", member, " twice");
-      if (member != world.rank()) continue;
-      in_one = true;
-      found = {static_cast<int>(index), static_cast<int>(rank), members[index]};
+      if (member == world.rank()) found = {static_cast<int>(index), static_cast<int>(rank), members[index]};
     }
   }
-  TRIREME_ASSERT(in_one, "group '", name, "' does not have rank ", world.rank());
-  return found;
+  TRIREME_ASSERT(found, "group '", name, "' does not have rank ", world.rank());
+  return *found;
 }
 
 }  // namespace
