@@ -28,7 +28,6 @@ class ListeningSocket {
 
   int descriptor() const { return descriptor_.get(); }  // closed on exec, unless the child says otherwise
   int port() const { return port_; }
-  void close() { descriptor_.close(); }
   // The caller becomes the owner of the descriptor.
   int release() { return descriptor_.release(); }
 

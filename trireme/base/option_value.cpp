@@ -15,7 +15,7 @@ namespace trireme {
 double parse_real(const std::string& text, const std::string& what) {
   char* end = nullptr;
   const double number = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != '\0' || !std::isfinite(number))
+  if (text.empty() || end != text.c_str() + text.size() || !std::isfinite(number))
     throw ConfigError(cat(what, " is '", quotation(text), "'; expected a number such as 3e-4"));
   return number;
 }

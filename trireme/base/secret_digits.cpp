@@ -22,8 +22,7 @@ std::vector<gid_t> groups_of_this_process() {
   return groups;
 }
 
-}  // namespace
-
+// `digits` must hold at least 128 bits; the message never quotes them.
 std::string checked_secret_digits(const std::string& digits, const std::string& origin) {
   constexpr size_t kLeastDigits = 32;
   const bool whole = digits.find_first_not_of("0123456789abcdefABCDEF") == std::string::npos;
@@ -32,6 +31,8 @@ std::string checked_secret_digits(const std::string& digits, const std::string& 
                           " or more hexadecimal digits, an even number, such as openssl rand -hex 32 makes"));
   return digits;
 }
+
+}  // namespace
 
 std::string fault_of_secret_file(const struct stat& status, uid_t user, const std::vector<gid_t>& groups) {
   if (!S_ISREG(status.st_mode)) return "is no file";

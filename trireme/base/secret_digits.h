@@ -9,10 +9,6 @@
 
 namespace trireme {
 
-// Returns `digits`, which must hold at least 128 bits. Throws ConfigError that names `origin` and never
-// quotes the secret.
-std::string checked_secret_digits(const std::string& digits, const std::string& origin);
-
 // Why the secret of `user`, a member of `groups`, must not be in a file with this `status`; empty if it may.
 // It may if the user owns it and nobody else may use it, or if root owns it and one of the user's groups may
 // read it, as Kubernetes mounts secrets.

@@ -15,12 +15,6 @@ struct FlatSpan {
   std::string name = {};            // the parameter's
   std::vector<int64_t> shape = {};  // of the whole parameter
   int64_t first = 0;                // the slice's first element in the whole parameter, row by row
-
-  bool whole() const {
-    int64_t count = 1;
-    for (const int64_t extent : shape) count *= extent;
-    return elements == count;
-  }
 };
 
 struct FlatUnit {

@@ -97,12 +97,4 @@ std::vector<FlatUnit> cut_units(const std::vector<FlatUnit>& units, const std::v
   return cut;
 }
 
-std::vector<at::Tensor> slices(const at::Tensor& flat, const FlatUnit& share, bool decays) {
-  std::vector<at::Tensor> result;
-  for (const FlatSpan& span : share.spans)
-    if (span.decays == decays && span.elements > 0)
-      result.push_back(flat.narrow(0, span.offset, span.elements));
-  return result;
-}
-
 }  // namespace trireme

@@ -132,7 +132,4 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerKind& kind, std::vector
 // The share of each unit, whose slices keep their names.
 std::vector<FlatUnit> cut_units(const std::vector<FlatUnit>& units, const std::vector<UnitShare>& shares);
 
-// The slices of a flat tensor that decay, or those that do not.
-std::vector<at::Tensor> slices(const at::Tensor& flat, const FlatUnit& share, bool decays);
-
 }  // namespace trireme

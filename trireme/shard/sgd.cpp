@@ -10,9 +10,10 @@ class Sgd final : public Optimizer {
 
  protected:
   void step_share(const FlatUnit& share, StepTensors& tensors, const StepNumbers& numbers) const override {
-    if (settings_.weight_decay != 0)
-      for (at::Tensor& slice : slices(tensors.master, share, /*decays=*/true))
-        slice.mul_(1 - numbers.learning_rate * settings_.weight_decay);
+    for (const FlatSpan& span : share.spans)
+      if (span.decays && settings_.weight_decay != 0)
+        tensors.master.narrow(0, span.offset, span.elements)
+            .mul_(1 - numbers.learning_rate * settings_.weight_decay);
     tensors.master.add_(tensors.gradient, -numbers.learning_rate * numbers.gradient_factor);
   }
 };
