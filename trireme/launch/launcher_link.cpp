@@ -95,7 +95,9 @@ void LauncherLink::send_line(const std::string& line) {
   for (size_t sent = 0; sent < whole.size() && descriptor_.is_open();) {
     const ssize_t count = ::send(descriptor_.get(), whole.data() + sent, whole.size() - sent, MSG_NOSIGNAL);
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return lose(std::strerror(errno));
+    if (count <= 0)
+      return lose(errno == EAGAIN ? cat("it took no message for ", kSendSeconds, " s")
+                                  : std::strerror(errno));
     sent += static_cast<size_t>(count);
   }
 }

@@ -35,7 +35,7 @@ inline constexpr const char* kRoleOfOtherMachine = "other machine";
 class LauncherLink {
  public:
   explicit LauncherLink(int descriptor);  // a connected socket; closed with the object
-  // Connects within `seconds`. Throws CommError, UnknownHost.
+  // Connects to one of its addresses, each within `seconds`. Throws CommError, UnknownHost.
   static LauncherLink connect(const std::string& host, int port, double seconds);
 
   int descriptor() const { return descriptor_.get(); }  // -1 when it was lost

@@ -44,10 +44,10 @@ class RunControl {
  public:
   virtual ~RunControl() = default;
   RunControl& operator=(RunControl&&) = delete;
-  // Throws CommError when the launchers of other machines are lost.
+  // Throws CommError when the launchers of other machines do not come.
   virtual AttemptStart start(int attempt) = 0;
 
-  // Called while the attempt runs; none of these functions blocks.
+  // Called while the attempt runs; none of these functions waits for news.
   virtual void add_to(std::vector<pollfd>& /*waiting*/) const {}
   virtual PeerNews read() { return {}; }
   virtual void tell(const RankEnd& /*end*/) {}

@@ -19,9 +19,8 @@ std::string terminal_of_rank(const LaunchOptions& options, int rank) {
   return columns > 0 ? std::to_string(columns) : "";
 }
 
-std::map<std::string, std::string> environment_of(const LaunchOptions& options, int local_rank,
+std::map<std::string, std::string> environment_of(const LaunchOptions& options, int rank, int local_rank,
                                                   const AttemptStart& start, const std::string& secret) {
-  const int rank = options.ranks_before(options.node_rank) + local_rank;
   std::map<std::string, std::string> variables{
       {"RANK", std::to_string(rank)},
       {"LOCAL_RANK", std::to_string(local_rank)},
@@ -69,13 +68,13 @@ std::vector<RankProcess> start_ranks(const LaunchOptions& options, AttemptStart&
   std::vector<RankProcess> ranks;
   try {
     for (int local_rank = 0; local_rank < options.nproc; ++local_rank) {
-      auto variables = environment_of(options, local_rank, start, secret);
+      const int rank = options.ranks_before(options.node_rank) + local_rank;
+      auto variables = environment_of(options, rank, local_rank, start, secret);
       int inherit = -1;
       if (local_rank == 0 && start.socket) {
         inherit = start.socket->descriptor();
         variables["TRIREME_MASTER_FD"] = std::to_string(inherit);
       }
-      const int rank = options.ranks_before(options.node_rank) + local_rank;
       ranks.push_back(start_rank(rank, program, options.command, variables, inherit));
       start.socket.reset();  // only rank 0 has it now: if rank 0 dies, nobody waits in its queue
     }
