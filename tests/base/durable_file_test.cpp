@@ -1,9 +1,7 @@
 #include "trireme/base/durable_file.h"
 
 #include <cerrno>
-#include <csignal>
 #include <filesystem>
-#include <sys/resource.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,6 +14,7 @@
 #include "tests/support/failing_file.h"
 #include "tests/support/file_bytes.h"
 #include "tests/support/file_operations.h"
+#include "tests/support/small_files.h"
 #include "tests/support/temporary_folder.h"
 
 namespace trireme {
@@ -44,15 +43,10 @@ TEST(FileError, of_a_full_disk_says_what_to_do) {
 TEST(ReplacedFile, stays_as_it_was_where_the_new_text_does_not_fit) {
   const testing::TemporaryFolder folder;
   replace_file(folder.path() / "notes.json", "old");
-  rlimit before{};
-  ::getrlimit(RLIMIT_FSIZE, &before);
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  const rlimit small{1000, before.rlim_max};
-  ::setrlimit(RLIMIT_FSIZE, &small);
-  const std::string message = testing::message_of<DataError>(
-      [&] { replace_file(folder.path() / "notes.json", std::string(2000, 'x')); });
-  ::setrlimit(RLIMIT_FSIZE, &before);
-  std::signal(SIGXFSZ, handler);
+  const std::string message = testing::message_of<DataError>([&] {
+    const testing::SmallFiles limit(1000);
+    replace_file(folder.path() / "notes.json", std::string(2000, 'x'));
+  });
   EXPECT_THAT(message, AllOf(HasSubstr("cannot write 2000 bytes"),
                              HasSubstr("raise the limit of a file's size (ulimit -f)")));
   EXPECT_EQ(testing::bytes_of(folder.path() / "notes.json"), "old");

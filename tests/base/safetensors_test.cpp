@@ -1,9 +1,7 @@
 #include "trireme/base/safetensors.h"
 
 #include <bit>
-#include <csignal>
 #include <cstring>
-#include <sys/resource.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,6 +11,7 @@
 
 #include "tests/support/error_message.h"
 #include "tests/support/file_bytes.h"
+#include "tests/support/small_files.h"
 #include "tests/support/source_folder.h"
 #include "tests/support/temporary_folder.h"
 
@@ -106,20 +105,13 @@ TEST_F(Safetensors, an_unfinished_file_leaves_nothing_behind) {
 
 TEST_F(Safetensors, a_full_disk_is_an_error_with_the_bytes_needed_and_leaves_the_old_file) {
   write_raw("the previous file", "a.safetensors");
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  rlimit small = before;
-  small.rlim_cur = 4096;
-  auto* const handler = std::signal(SIGXFSZ, SIG_IGN);
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
   const std::string message = data_error([&] {
+    const testing::SmallFiles limit(4096);
     const std::vector<float> data(4096);
     SafetensorsWriter writer(folder_ / "a.safetensors", {{"w", "F32", {4096}}});
     writer.write("w", data.data(), 4096 * 4);
     writer.finish();
   });
-  ::setrlimit(RLIMIT_FSIZE, &before);
-  std::signal(SIGXFSZ, handler);
   EXPECT_THAT(message, AllOf(HasSubstr("a.safetensors"), HasSubstr("(ulimit -f); the file needs 164"),
                              HasSubstr("bytes")));
   EXPECT_EQ(fs::file_size(folder_ / "a.safetensors"), 17U);

@@ -3,10 +3,10 @@
 #include "trireme/comm/absent_ranks.h"
 
 #include <array>
-#include <numeric>
 
 #include <gtest/gtest.h>
 
+#include "trireme/base/sum_of.h"
 #include "trireme/comm/agreement.h"
 #include "trireme/comm/backend_library.h"
 #include "trireme/comm/collectives.h"
@@ -36,7 +36,7 @@ void all_collectives(World& world, const std::function<void(const char*, const a
   const int ranks = world.size(), rank = world.rank();
   for (const auto& rows : {even(ranks), uneven(ranks)}) {
     const int64_t own = rows[static_cast<size_t>(rank)];
-    const int64_t all = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+    const int64_t all = sum_of(rows);
     const std::vector<int64_t> of_each(rows.size(), own);
     look("all_gather", all_gather(*group, at::full({own, 3}, 2.0), rows));
     look("all_to_all", all_to_all(*group, at::full({own * ranks, 3}, 2.0), of_each, rows));
@@ -110,7 +110,7 @@ TEST(AbsentRanks, received_bytes_are_those_that_others_send_to_this_rank) {
         return world.stand_ins().received_bytes - std::exchange(before, world.stand_ins().received_bytes);
       };
       for (const auto& rows : {even(ranks), uneven(ranks)}) {
-        const int64_t all = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+        const int64_t all = sum_of(rows);
         all_gather(*group, at::ones({rows[0], 3}), rows);
         EXPECT_EQ(received(), (all - rows[0]) * row_bytes);
         all_to_all(*group, at::ones({rows[0] * ranks, 3}),

@@ -1,6 +1,7 @@
 // <A x, y> = <x, A' y> in fp64, over all ranks, for each collective and the adjoint that collectives.h names.
 #include <gtest/gtest.h>
 
+#include "trireme/base/sum_of.h"
 #include "trireme/comm/collectives.h"
 #include "trireme/comm/thread_world.h"
 
@@ -29,9 +30,7 @@ class Adjoint : public ::testing::TestWithParam<int> {
   void expect_adjoint(const std::function<Products(Group&)>& body) const {
     std::vector<Products> parts(GetParam());
     run_ranks_as_threads(GetParam(), [&](World& world) {
-      std::vector<int> everyone(world.size());
-      for (int rank = 0; rank < world.size(); ++rank) everyone[rank] = rank;
-      const auto group = world.make_group("test", {everyone});
+      const auto group = world.make_group("test", {world.identity().all_ranks()});
       parts[world.rank()] = body(*group);
     });
     Products sum;
@@ -44,11 +43,6 @@ class Adjoint : public ::testing::TestWithParam<int> {
   }
 
   static double dot(const at::Tensor& a, const at::Tensor& b) { return a.mul(b).sum().item<double>(); }
-  static int64_t total(const std::vector<int64_t>& rows) {
-    int64_t sum = 0;
-    for (const int64_t count : rows) sum += count;
-    return sum;
-  }
   static std::vector<int64_t> uneven_rows(int ranks) {
     std::vector<int64_t> rows(ranks);
     for (int rank = 0; rank < ranks; ++rank) rows[rank] = rank == 1 ? 0 : rank + 2;
@@ -63,7 +57,7 @@ TEST_P(Adjoint, of_all_to_all_is_all_to_all_with_the_splits_swapped) {
       send.push_back((group.rank() * 2 + peer * 3 + 1) % 4);
       receive.push_back((peer * 2 + group.rank() * 3 + 1) % 4);
     }
-    const at::Tensor x = noise(total(send), group.rank(), 0), y = noise(total(receive), group.rank(), 1);
+    const at::Tensor x = noise(sum_of(send), group.rank(), 0), y = noise(sum_of(receive), group.rank(), 1);
     return Products{dot(all_to_all(group, x, send, receive), y), dot(x, all_to_all(group, y, receive, send))};
   });
 }
@@ -76,7 +70,7 @@ TEST_P(Adjoint, of_a_hop_round_the_ring_is_a_hop_the_other_way_round) {
     std::vector<int64_t> to_next(P, 0), from_before(P, 0);
     to_next[(me + 1) % P] = rows[me];
     from_before[(me + P - 1) % P] = rows[(me + P - 1) % P];
-    const at::Tensor x = noise(total(to_next), me, 0), y = noise(total(from_before), me, 1);
+    const at::Tensor x = noise(sum_of(to_next), me, 0), y = noise(sum_of(from_before), me, 1);
     PendingRows there = begin_all_to_all(group, x, to_next, from_before);
     PendingRows back = begin_all_to_all(group, y, from_before, to_next);
     return Products{dot(there.wait(), y), dot(x, back.wait())};
@@ -86,7 +80,7 @@ TEST_P(Adjoint, of_a_hop_round_the_ring_is_a_hop_the_other_way_round) {
 TEST_P(Adjoint, of_all_gather_is_reduce_scatter_sum_and_the_other_way_round) {
   expect_adjoint([](Group& group) {
     const auto rows = uneven_rows(group.size());
-    const at::Tensor x = noise(rows[group.rank()], group.rank(), 0), y = noise(total(rows), group.rank(), 1);
+    const at::Tensor x = noise(rows[group.rank()], group.rank(), 0), y = noise(sum_of(rows), group.rank(), 1);
     return Products{dot(all_gather(group, x, rows), y), dot(x, reduce_scatter_sum(group, y, rows))};
   });
 }

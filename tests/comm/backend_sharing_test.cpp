@@ -1,7 +1,5 @@
 // How many backends a run makes, and how they close. A backend costs a GPU memory and a second; one that
 // closes without order takes what travels with it.
-#include <numeric>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -57,9 +55,7 @@ class CountingWorld : public World {
 // What a training run makes: the group that decides, then the mesh.
 size_t backends_of_a_run(int ranks, const SequenceDegrees& shape, const MeshExchanges& exchanges = {}) {
   CountingWorld world(0, ranks);
-  std::vector<int> everyone(static_cast<size_t>(ranks));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  const auto train = world.make_group("train", {everyone});
+  const auto train = world.make_group("train", {world.identity().all_ranks()});
   const Mesh mesh = make_mesh(world, shape, exchanges);
   return world.connected.size();
 }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/sum_of.h"
 
 #include "tests/support/ranks.h"
 
@@ -20,12 +21,8 @@ class Collectives : public ::testing::TestWithParam<std::tuple<Backend, int>> {
  protected:
   int ranks() const { return std::get<1>(GetParam()); }
   void run(const std::function<void(Group&)>& body) const {
-    run_ranks(std::get<0>(GetParam()), ranks(), [&](World& world) {
-      std::vector<int> everyone(world.size());
-      for (int rank = 0; rank < world.size(); ++rank) everyone[rank] = rank;
-      const auto group = world.make_group("test", {everyone});
-      body(*group);
-    });
+    run_ranks(std::get<0>(GetParam()), ranks(),
+              [&](World& world) { body(*world.make_group("test", {world.identity().all_ranks()})); });
   }
 };
 
@@ -62,11 +59,9 @@ TEST_P(Collectives, all_to_all_trades_uneven_and_empty_blocks_in_rank_order) {
       send.push_back(split(me, peer));
       receive.push_back(split(peer, me));
     }
-    int64_t rows = 0;
-    for (const int64_t count : send) rows += count;
     for (const auto dtype : kTypes) {
       if (dtype == at::kByte) continue;  // holds no negative numbers
-      const at::Tensor got = all_to_all(group, rows_of_rank(me, rows, dtype), send, receive);
+      const at::Tensor got = all_to_all(group, rows_of_rank(me, sum_of(send), dtype), send, receive);
       ASSERT_EQ(got.scalar_type(), dtype);
       int64_t row = 0;
       for (int peer = 0; peer < P; ++peer) {
@@ -95,11 +90,8 @@ TEST_P(Collectives, begun_all_to_alls_give_what_waiting_ones_give_in_the_order_i
     };
     std::vector<at::Tensor> inputs;
     inputs.reserve(4);
-    for (int round = 0; round < 4; ++round) {
-      int64_t rows = 0;
-      for (const int64_t count : splits(round, true)) rows += count;
-      inputs.push_back(rows_of_rank(me + 10 * round, rows, at::kFloat));
-    }
+    for (int round = 0; round < 4; ++round)
+      inputs.push_back(rows_of_rank(me + 10 * round, sum_of(splits(round, true)), at::kFloat));
     std::vector<PendingRows> under_way;
     under_way.reserve(4);
     for (int round = 0; round < 4; ++round)

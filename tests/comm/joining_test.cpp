@@ -28,6 +28,7 @@
 #include "trireme/comm/world.h"
 
 #include "tests/support/error_message.h"
+#include "tests/support/ranks.h"
 #include "tests/support/temporary_folder.h"
 
 namespace trireme::joining_test {
@@ -72,23 +73,18 @@ struct End {
 std::vector<End> join_all(
     const std::vector<RankIdentity>& identities, milliseconds timeout,
     const std::function<void(World&)>& body = [](World&) {}) {
-  setenv("TORCH_FR_BUFFER_SIZE", "0",
-         1);  // c10d's flight recorder does not allow for backends on several threads
   std::vector<End> ends(identities.size());
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < identities.size(); ++i)
-    threads.emplace_back([&, i] {
-      try {
-        const auto world = join_world(identities[i], {.timeout = timeout});
-        body(*world);
-        ends[i].kind = "joined";
-      } catch (const Error& error) {
-        ends[i] = {error.kind(), error.what()};
-      } catch (const std::exception& error) {
-        ends[i] = {"std::exception", error.what()};
-      }
-    });
-  for (auto& thread : threads) thread.join();
+  testing::on_threads(static_cast<int>(identities.size()), [&](int i) {
+    try {
+      const auto world = join_world(identities[i], {.timeout = timeout});
+      body(*world);
+      ends[i].kind = "joined";
+    } catch (const Error& error) {
+      ends[i] = {error.kind(), error.what()};
+    } catch (const std::exception& error) {
+      ends[i] = {"std::exception", error.what()};
+    }
+  });
   return ends;
 }
 

@@ -7,7 +7,6 @@
 #include <signal.h>
 #include <sys/time.h>
 #include <sys/wait.h>
-#include <thread>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
@@ -17,6 +16,9 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/collectives.h"
 #include "trireme/comm/world.h"
+
+#include "tests/support/error_message.h"
+#include "tests/support/ranks.h"
 
 namespace trireme::memory_reach_test {
 namespace {
@@ -128,32 +130,26 @@ TEST(MemoryReach, is_unknown_where_proc_numbers_other_processes) {
 
 // How each rank says that it exchanges, or its error, where each is told another backend.
 std::vector<std::string> joined_by(std::vector<ExchangeBackend> backends, bool say_local_size = true) {
-  setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const int ranks = static_cast<int>(backends.size());
   std::vector<std::string> said(backends.size());
-  std::vector<std::thread> threads;
-  threads.reserve(backends.size());
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        const RankIdentity identity{.rank = rank,
-                                    .size = ranks,
-                                    .local_rank = say_local_size ? rank : 0,
-                                    .local_size = say_local_size ? ranks : 1};
-        const auto world =
-            join_world(identity, store, {.timeout = std::chrono::seconds(100), .backend = backends[rank]});
-        const auto group = world->make_group("all", {{0, 1}});
-        at::Tensor sum = at::ones({1});
-        all_reduce_sum(*group, sum);
-        said[rank] =
-            cat(world->describe_exchanges(), " ", group->backend().getBackendName(), " ", sum.item<float>());
-      } catch (const ConfigError& error) {
-        said[rank] = error.what();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  testing::on_threads(ranks, [&](int rank) {
+    try {
+      const RankIdentity identity{.rank = rank,
+                                  .size = ranks,
+                                  .local_rank = say_local_size ? rank : 0,
+                                  .local_size = say_local_size ? ranks : 1};
+      const auto world =
+          join_world(identity, store, {.timeout = std::chrono::seconds(100), .backend = backends[rank]});
+      const auto group = world->make_group("all", {{0, 1}});
+      at::Tensor sum = at::ones({1});
+      all_reduce_sum(*group, sum);
+      said[rank] =
+          cat(world->describe_exchanges(), " ", group->backend().getBackendName(), " ", sum.item<float>());
+    } catch (const ConfigError& error) {
+      said[rank] = error.what();
+    }
+  });
   return said;
 }
 
@@ -171,12 +167,9 @@ TEST(ExchangeBackend, is_memory_by_itself_and_Gloo_where_a_rank_asks_for_it) {
 TEST(ExchangeBackend, that_cannot_serve_is_a_ConfigError) {
   const RankIdentity identity{.rank = 0, .size = 1};
   const auto store = c10::make_intrusive<c10d::HashStore>();
-  try {
-    join_world(identity, store, {.backend = ExchangeBackend::nccl});
-    FAIL() << "nccl on a CPU";
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("--ddp_backend nccl with --device cpu"));
-  }
+  EXPECT_THAT(testing::message_of<ConfigError>(
+                  [&] { join_world(identity, store, {.backend = ExchangeBackend::nccl}); }),
+              HasSubstr("--ddp_backend nccl with --device cpu"));
 }
 
 }  // namespace

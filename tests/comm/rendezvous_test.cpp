@@ -1,5 +1,4 @@
 // How ranks meet: at rank 0's store, at a store that torchrun's agent holds, or not at all.
-#include <cstdlib>
 #include <exception>
 #include <thread>
 #include <unistd.h>
@@ -15,6 +14,9 @@
 #include "trireme/comm/collectives.h"
 #include "trireme/comm/world.h"
 
+#include "tests/support/error_message.h"
+#include "tests/support/ranks.h"
+
 namespace trireme {
 namespace {
 
@@ -25,24 +27,18 @@ using ::testing::HasSubstr;
 std::vector<int64_t> join_and_sum(std::vector<RankIdentity> identities) {
   std::vector<int64_t> sums(identities.size(), 0);
   std::vector<std::string> errors(identities.size());
-  std::vector<std::thread> threads;
-  setenv("TORCH_FR_BUFFER_SIZE", "0",
-         1);  // c10d's flight recorder does not allow for backends on several threads
-  for (size_t rank = 0; rank < identities.size(); ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        const auto world = join_world(identities[rank], {.timeout = milliseconds(20000)});
-        const auto group = world->make_group("all", {{0, 1}});
-        at::Tensor sum = at::full({1}, static_cast<int64_t>(rank) + 1, at::kLong);
-        all_reduce_sum(*group, sum);
-        sums[rank] = sum.item<int64_t>();
-        barrier(*group);  // rank 0 holds the store: it must not go while others use it
-      } catch (const std::exception& error) {
-        errors[rank] = error.what();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  testing::on_threads(static_cast<int>(identities.size()), [&](int rank) {
+    try {
+      const auto world = join_world(identities[rank], {.timeout = milliseconds(20000)});
+      const auto group = world->make_group("all", {{0, 1}});
+      at::Tensor sum = at::full({1}, rank + 1, at::kLong);
+      all_reduce_sum(*group, sum);
+      sums[rank] = sum.item<int64_t>();
+      barrier(*group);  // rank 0 holds the store: it must not go while others use it
+    } catch (const std::exception& error) {
+      errors[rank] = error.what();
+    }
+  });
   for (const std::string& error : errors) EXPECT_EQ(error, "");
   return sums;
 }
@@ -107,26 +103,20 @@ class LateStore : public c10d::PrefixStore {
 std::vector<std::string> meet_and_leave() {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::string> errors(3);
-  std::vector<std::thread> threads;
-  threads.reserve(3);
-  for (int rank = 0; rank < 3; ++rank) {
-    threads.emplace_back([&, rank] {
-      const RankIdentity identity{.rank = rank, .size = 3, .local_rank = rank, .local_size = 3};
-      c10::intrusive_ptr<c10d::Store> mine = c10::make_intrusive<c10d::PrefixStore>("all", store);
-      if (rank == 2) mine = c10::make_intrusive<LateStore>(store);
-      try {
-        join_world(identity, mine, {.timeout = milliseconds(20000)})->make_group("all", {{0, 1, 2}});
-      } catch (const std::exception& error) {
-        errors[rank] = error.what();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  testing::on_threads(3, [&](int rank) {
+    const RankIdentity identity{.rank = rank, .size = 3, .local_rank = rank, .local_size = 3};
+    c10::intrusive_ptr<c10d::Store> mine = c10::make_intrusive<c10d::PrefixStore>("all", store);
+    if (rank == 2) mine = c10::make_intrusive<LateStore>(store);
+    try {
+      join_world(identity, mine, {.timeout = milliseconds(20000)})->make_group("all", {{0, 1, 2}});
+    } catch (const std::exception& error) {
+      errors[rank] = error.what();
+    }
+  });
   return errors;
 }
 
 TEST(Rendezvous, a_rank_that_leaves_its_group_at_once_does_not_disturb_a_peer_that_still_connects) {
-  setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
   for (int round = 0; round < 12; ++round)  // a third of them fails where ranks do not wait for each other
     ASSERT_THAT(meet_and_leave(), ::testing::Each(""));
 }
@@ -134,17 +124,12 @@ TEST(Rendezvous, a_rank_that_leaves_its_group_at_once_does_not_disturb_a_peer_th
 TEST(Rendezvous, ranks_learn_how_many_neighbours_lie_on_one_machine_everywhere) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<int> common(10);
-  std::vector<std::thread> threads;
-  threads.reserve(10);
-  for (int rank = 0; rank < 10; ++rank) {
-    threads.emplace_back([&, rank] {
-      // Six ranks on the first machine, four on the second.
-      const RankIdentity identity{
-          .rank = rank, .size = 10, .local_rank = rank % 6, .local_size = rank < 6 ? 6 : 4};
-      common[rank] = join_world(identity, store, {.timeout = milliseconds(20000)})->common_machine_ranks();
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  testing::on_threads(10, [&](int rank) {
+    // Six ranks on the first machine, four on the second.
+    const RankIdentity identity{
+        .rank = rank, .size = 10, .local_rank = rank % 6, .local_size = rank < 6 ? 6 : 4};
+    common[rank] = join_world(identity, store, {.timeout = milliseconds(20000)})->common_machine_ranks();
+  });
   EXPECT_THAT(common, ::testing::Each(2));
 }
 
@@ -152,14 +137,9 @@ TEST(Rendezvous, without_the_others_is_a_CommError_after_the_timeout) {
   const ListeningSocket socket("127.0.0.1", 0);
   RankIdentity identity = two_identities(socket.port())[0];
   identity.master_listen_fd = ::dup(socket.descriptor());
-  try {
-    join_world(identity, {.timeout = milliseconds(500)});
-    FAIL() << "joined alone";
-  } catch (const CommError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("meeting the other ranks at 127.0.0.1:"));
-    EXPECT_THAT(error.what(), HasSubstr("on rank 0"));
-    EXPECT_THAT(error.what(), HasSubstr("timeout 0.5 s"));
-  }
+  EXPECT_THAT(testing::message_of<CommError>([&] { join_world(identity, {.timeout = milliseconds(500)}); }),
+              ::testing::AllOf(HasSubstr("meeting the other ranks at 127.0.0.1:"), HasSubstr("on rank 0"),
+                               HasSubstr("timeout 0.5 s")));
 }
 
 }  // namespace

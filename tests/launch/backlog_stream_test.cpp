@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/file_descriptor.h"
+#include "trireme/launch/pipe.h"
 
 namespace trireme {
 namespace {
@@ -23,56 +24,40 @@ std::string line(int number) {
   return "line " + std::to_string(number) + "\n";
 }
 
-class Pipe {
- public:
-  Pipe() {
-    if (::pipe(ends_.data()) != 0) throw std::runtime_error("pipe");
+std::string read_all(const Pipe& pipe, size_t bytes) {
+  std::string text;
+  std::array<char, 4096> buffer{};
+  while (text.size() < bytes) {
+    const ssize_t count = ::read(pipe.read.get(), buffer.data(), buffer.size());
+    if (count <= 0) break;
+    text.append(buffer.data(), static_cast<size_t>(count));
   }
-  ~Pipe() {
-    for (const int end : ends_) ::close(end);
-  }
-  Pipe& operator=(Pipe&&) = delete;
-  int reader() const { return ends_[0]; }
-  int writer() const { return ends_[1]; }
-  void close_reader() { ::close(std::exchange(ends_[0], -1)); }
-  std::string read_all(size_t bytes) const {
-    std::string text;
-    std::array<char, 4096> buffer{};
-    while (text.size() < bytes) {
-      const ssize_t count = ::read(reader(), buffer.data(), buffer.size());
-      if (count <= 0) break;
-      text.append(buffer.data(), static_cast<size_t>(count));
-    }
-    return text;
-  }
-
- private:
-  std::array<int, 2> ends_{-1, -1};
-};
+  return text;
+}
 
 TEST(BacklogStream, does_not_wait_for_a_reader_that_pauses_and_loses_nothing) {
-  const Pipe pipe;
+  const Pipe pipe = make_pipe();
   std::string expected, got;
   {
-    BacklogStream out(pipe.writer());
+    BacklogStream out(pipe.write.get());
     for (int i = 0; i < kLines; ++i) {
       out << line(i) << std::flush;
       expected += line(i);
     }
-    got = pipe.read_all(expected.size());  // not one byte was read until here
+    got = read_all(pipe, expected.size());  // not one byte was read until here
   }
   EXPECT_EQ(got.size(), expected.size());
   EXPECT_TRUE(got == expected);
 }
 
 TEST(BacklogStream, waits_where_its_backlog_is_full) {
-  const Pipe pipe;
+  const Pipe pipe = make_pipe();
   std::string expected, got;
   std::thread reader;
   {
-    BacklogStream out(pipe.writer(), 1000);
+    BacklogStream out(pipe.write.get(), 1000);
     for (int i = 0; i < kLines; ++i) expected += line(i);
-    reader = std::thread([&] { got = pipe.read_all(expected.size()); });
+    reader = std::thread([&] { got = read_all(pipe, expected.size()); });
     for (int i = 0; i < kLines; ++i) out << line(i);
   }
   reader.join();
@@ -80,16 +65,16 @@ TEST(BacklogStream, waits_where_its_backlog_is_full) {
 }
 
 TEST(BacklogStream, waits_for_room_in_a_pipe_that_does_not_block) {
-  const Pipe pipe;
-  ASSERT_EQ(::fcntl(pipe.writer(), F_SETFL, O_NONBLOCK), 0);
+  const Pipe pipe = make_pipe();
+  ASSERT_EQ(::fcntl(pipe.write.get(), F_SETFL, O_NONBLOCK), 0);
   std::string expected, got;
   std::thread reader;
   {
-    BacklogStream out(pipe.writer(), 1000);
+    BacklogStream out(pipe.write.get(), 1000);
     for (int i = 0; i < kLines; ++i) expected += line(i);
     reader = std::thread([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      got = pipe.read_all(expected.size());
+      got = read_all(pipe, expected.size());
     });
     for (int i = 0; i < kLines; ++i) out << line(i);
   }
@@ -106,9 +91,9 @@ TEST(BacklogStream, goes_on_after_a_full_disk) {
 
 TEST(BacklogStream, whose_reader_has_gone_is_bad_and_waits_for_nobody) {
   const auto before = std::signal(SIGPIPE, SIG_IGN);
-  Pipe pipe;
-  pipe.close_reader();
-  BacklogStream out(pipe.writer(), 1000);
+  Pipe pipe = make_pipe();
+  pipe.read.close();
+  BacklogStream out(pipe.write.get(), 1000);
   for (int i = 0; i < kLines && out.good(); ++i) out << line(i) << std::flush;
   EXPECT_FALSE(out.good());
   std::signal(SIGPIPE, before);

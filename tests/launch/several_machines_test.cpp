@@ -1,7 +1,5 @@
 // Several launchers of one run, here all on the loopback interface; shell scripts are the ranks.
-#include <arpa/inet.h>
 #include <array>
-#include <netinet/in.h>
 #include <sstream>
 #include <sys/socket.h>
 
@@ -9,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/clock.h"
+#include "trireme/base/listening_socket.h"
 #include "trireme/launch/launcher_link.h"
 #include "trireme/launch/rank_end.h"
 
@@ -26,18 +25,6 @@ using testing::shell;
 using testing::soon;
 using testing::TemporaryFolder;
 using testing::there;
-
-int free_port() {
-  const int descriptor = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  EXPECT_EQ(::bind(descriptor, reinterpret_cast<sockaddr*>(&address), size), 0);
-  ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size);
-  ::close(descriptor);
-  return ntohs(address.sin_port);
-}
 
 class Machines : public ::testing::Test {
  protected:
@@ -58,7 +45,7 @@ class Machines : public ::testing::Test {
   }
 
   TemporaryFolder folder_;
-  int port_ = free_port();
+  int port_ = ListeningSocket("127.0.0.1", 0).port();
 };
 
 TEST_F(Machines, give_their_ranks_one_meeting_point_one_name_and_one_count) {

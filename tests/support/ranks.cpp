@@ -15,31 +15,31 @@ std::string name_of(Backend backend) {
   return backend == Backend::threads ? "threads" : backend == Backend::gloo ? "gloo" : "memory";
 }
 
+void on_threads(int ranks, const std::function<void(int rank)>& body) {
+  // c10d's flight recorder, one for the process, is not safe where several threads have their own backends.
+  setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < ranks; ++rank) threads.emplace_back([&, rank] { body(rank); });
+}
+
 namespace {
 
 // What processes do, without the processes: each thread joins through a store and has its own connections.
 void run_joined(ExchangeBackend backend, int ranks, const std::function<void(World&)>& body,
                 std::chrono::milliseconds timeout) {
-  // c10d's flight recorder, one for the process, is not safe where several threads have their own backends.
-  setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::mutex mutex;
   std::exception_ptr first;
-  std::vector<std::thread> threads;
-  threads.reserve(ranks);
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        const RankIdentity identity{.rank = rank, .size = ranks, .local_rank = rank, .local_size = ranks};
-        const auto world = join_world(identity, store, {.timeout = timeout, .backend = backend});
-        body(*world);
-      } catch (...) {
-        const std::lock_guard<std::mutex> lock(mutex);
-        if (!first) first = std::current_exception();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  on_threads(ranks, [&](int rank) {
+    try {
+      const RankIdentity identity{.rank = rank, .size = ranks, .local_rank = rank, .local_size = ranks};
+      const auto world = join_world(identity, store, {.timeout = timeout, .backend = backend});
+      body(*world);
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (!first) first = std::current_exception();
+    }
+  });
   if (first) std::rethrow_exception(first);
 }
 

@@ -13,6 +13,9 @@ enum class Backend { threads, gloo, memory };
 
 std::string name_of(Backend backend);
 
+// Runs `body`, which may not throw, for each rank on a thread that may make its own backends.
+void on_threads(int ranks, const std::function<void(int rank)>& body);
+
 // Runs `body` on `ranks` threads, each with its own World; throws the first error that a rank threw.
 void run_ranks(Backend backend, int ranks, const std::function<void(World&)>& body,
                std::chrono::milliseconds timeout = std::chrono::seconds(30));
