@@ -224,6 +224,7 @@ float cross_entropy_of(X* __restrict logits, int64_t target, bool gradient, floa
       for (int64_t i = 0; i < V; ++i) store(logits + i, 0.0f);
     return 0;
   }
+  if (target >= V) return __builtin_nanf("");
   const float most = largest(logits, V);
   const float at_target = load(logits + target);
   // Partial sums over pieces keep the error of a long row near that of one piece. An fp32 row keeps its

@@ -1,6 +1,5 @@
 // Row kernels behind token_ops.cpp, as a table of functions, one table for each x86-64 level. Each kernel
-// reads and writes fp32 or one 16-bit type (bf16 or fp16, never both) and computes in fp32. Pointers to rows
-// come with a stride in elements.
+// reads and writes fp32 or one 16-bit type (bf16 or fp16, never both) and computes in fp32.
 #pragma once
 
 #include <stdint.h>
@@ -46,7 +45,7 @@ struct TileKernels {
   GluKernels<X> silu, gelu_tanh;
   const GluKernels<X>& glu(GluGate gate) const { return gate == GluGate::silu ? silu : gelu_tanh; }
   // Returns the loss; with `gradient`, replaces logits by (softmax - onehot) * scale, times
-  // 1 - (logit / cap)^2 where cap is above 0. target < 0: 0 and zeros.
+  // 1 - (logit / cap)^2 where cap is above 0. target < 0: 0 and zeros; from V on: not a number.
   float (*cross_entropy)(X* logits, int64_t target, bool gradient, float scale, float cap, int64_t V);
 };
 
