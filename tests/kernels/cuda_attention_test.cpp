@@ -61,15 +61,13 @@ TEST_P(CudaAttention, by_tiles_equals_the_definition_with_and_without_a_cap) {
     if (seed % 4 < 2) trireme_test::expect_parts_to_sum_up(*tiles, mask, c, seed);
     if (HasFailure()) return;
   }
-  std::vector<std::unique_ptr<CallKernel>> kernels;
-  kernels.push_back(make_cuda_tiles_kernel(/*most_tile_bytes=*/1));
-  CallsAttention blocks_of_64_rows(std::move(kernels));
+  const auto blocks_of_64_rows = attention_by_calls(make_cuda_tiles_kernel(/*most_tile_bytes=*/1));
   for (const int64_t tokens : {65, 129, 300}) {
     LawCase c = on_cuda(1);
     c.kv_of_query = {0, 1, 2};
     c.kv_heads = 3;
     c.cap = 2;
-    trireme_test::expect_definition(blocks_of_64_rows, whole(Causality::causal, tokens), c, 1);
+    trireme_test::expect_definition(*blocks_of_64_rows, whole(Causality::causal, tokens), c, 1);
   }
   for (const int64_t width : {24, 256, 512}) {  // several tiles of keys
     LawCase c = on_cuda(0);
@@ -108,11 +106,9 @@ TEST_P(CudaAttention, a_long_forward_in_blocks_of_keys_equals_the_definition) {
   for (uint64_t seed = 0; seed < 2; ++seed) {
     LawCase c = on_cuda(seed);
     c.width = 64;
-    std::vector<std::unique_ptr<CallKernel>> kernels;
-    kernels.push_back(make_cudnn_kernel({.key_block_bytes = 128 * 2 * 2 * c.width}));
-    CallsAttention attention(std::move(kernels));
-    trireme_test::expect_definition(attention, whole(Causality::causal, 300), c, seed);
-    trireme_test::expect_definition(attention, whole(Causality::full, 300), c, seed);
+    const auto attention = attention_by_calls(make_cudnn_kernel({.key_block_bytes = 128 * 2 * 2 * c.width}));
+    trireme_test::expect_definition(*attention, whole(Causality::causal, 300), c, seed);
+    trireme_test::expect_definition(*attention, whole(Causality::full, 300), c, seed);
   }
 }
 
@@ -122,10 +118,8 @@ TEST_P(CudaAttention, a_long_backward_in_calls_of_a_group_of_heads_equals_the_de
     c.width = 64;
     c.kv_of_query = {0, 0, 1, 1, 2, 2};
     c.kv_heads = 3;
-    std::vector<std::unique_ptr<CallKernel>> kernels;
-    kernels.push_back(make_cudnn_kernel({.backward_call_bytes = 1}));
-    CallsAttention attention(std::move(kernels));
-    trireme_test::expect_definition(attention, whole(Causality::causal, 300), c, seed);
+    const auto attention = attention_by_calls(make_cudnn_kernel({.backward_call_bytes = 1}));
+    trireme_test::expect_definition(*attention, whole(Causality::causal, 300), c, seed);
   }
 }
 
@@ -223,12 +217,10 @@ TEST_P(CudaAttention, heads_in_several_calls_equal_the_definition) {
     LawCase c = on_cuda(seed);
     c.kv_of_query = {0, 0, 0, 0, 1, 1, 1, 1};
     c.kv_heads = 2;
-    std::vector<std::unique_ptr<CallKernel>> kernels;
     // Of 768 rows of width 128, three heads in a call.
-    kernels.push_back(make_cuda_flash_kernel(int64_t{768} * 128 * 3));
-    CallsAttention flash(std::move(kernels));
-    trireme_test::expect_definition(flash, whole(Causality::causal, 300), c, seed);
-    trireme_test::expect_definition(flash, draw_mask(seed, 300), c, seed);
+    const auto flash = attention_by_calls(make_cuda_flash_kernel(int64_t{768} * 128 * 3));
+    trireme_test::expect_definition(*flash, whole(Causality::causal, 300), c, seed);
+    trireme_test::expect_definition(*flash, draw_mask(seed, 300), c, seed);
     if (HasFailure()) return;
   }
 }
@@ -236,17 +228,15 @@ TEST_P(CudaAttention, heads_in_several_calls_equal_the_definition) {
 // Long documents as calls of cuDNN, with rests of 1 to 9 rows that share their keys with FlashAttention's
 // call.
 TEST_P(CudaAttention, long_documents_alone_equal_the_definition) {
-  std::vector<std::unique_ptr<CallKernel>> kernels;
-  kernels.push_back(make_cudnn_kernel({.least_pair_values = 1}));
-  kernels.push_back(make_cuda_flash_kernel());
-  CallsAttention attention(std::move(kernels));
+  const auto attention =
+      attention_by_calls(make_cudnn_kernel({.least_pair_values = 1}), make_cuda_flash_kernel());
   const std::vector<Documents> documents = {Documents({0, 3, 140, 141, 232}), Documents({0, 232})};
   const DrawnMask mask{visible_keys({}, documents, 232, {{0, 232}}, {{0, 232}}), 2, ""};
   for (uint64_t seed = 0; seed < 4; ++seed) {
     SCOPED_TRACE(seed);
     LawCase c = on_cuda(seed);
     c.width = std::max<int64_t>(32, c.width);
-    trireme_test::expect_definition(attention, mask, c, seed);
+    trireme_test::expect_definition(*attention, mask, c, seed);
     if (HasFailure()) return;
   }
 }

@@ -8,6 +8,7 @@
 #include <limits>
 #include <set>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
@@ -17,10 +18,12 @@
 #include "tests/kernels/band_laws.h"
 #include "tests/kernels/flash_operators.h"
 #include "tests/kernels/operator_calls.h"
+#include "tests/support/error_message.h"
 
 namespace trireme {
 namespace {
 
+using ::testing::HasSubstr;
 using trireme_test::calls_of;
 using trireme_test::draw_heads;
 using trireme_test::draw_mask;
@@ -32,30 +35,23 @@ constexpr const char* kFlash = "_flash_attention_forward";
 constexpr const char* kCudnn = "_cudnn_attention_forward";
 constexpr const char* kEfficient = "_efficient_attention_forward";
 
-template <typename... Kernels>
-std::unique_ptr<CallsAttention> attention_of(Kernels... kernels) {
-  std::vector<std::unique_ptr<CallKernel>> all;
-  (all.push_back(std::move(kernels)), ...);
-  return std::make_unique<CallsAttention>(std::move(all));
-}
-
 std::unique_ptr<CallsAttention> flash() {
-  return attention_of(make_cuda_flash_kernel());
+  return attention_by_calls(make_cuda_flash_kernel());
 }
 // As 'auto' is in 16 bits, and in 32.
 std::unique_ptr<CallsAttention> both() {
-  return attention_of(make_cudnn_kernel(), make_cuda_flash_kernel(), make_cuda_wide_heads_kernel());
+  return attention_by_calls(make_cudnn_kernel(), make_cuda_flash_kernel(), make_cuda_wide_heads_kernel());
 }
 // The same, with documents of 64 tokens long enough for calls of their own.
 std::unique_ptr<CallsAttention> long_ones_alone() {
-  return attention_of(make_cudnn_kernel({.least_pair_values = 1}), make_cuda_flash_kernel());
+  return attention_by_calls(make_cudnn_kernel({.least_pair_values = 1}), make_cuda_flash_kernel());
 }
 std::unique_ptr<CallsAttention> fp32() {
-  return attention_of(make_cuda_efficient_kernel(), make_cuda_tiles_kernel());
+  return attention_by_calls(make_cuda_efficient_kernel(), make_cuda_tiles_kernel());
 }
 // With few bytes a tile has 64 rows and a call several.
 std::unique_ptr<CallsAttention> tiles(int64_t most_tile_bytes = kTilesAtOnce_bytes) {
-  return attention_of(make_cuda_tiles_kernel(most_tile_bytes));
+  return attention_by_calls(make_cuda_tiles_kernel(most_tile_bytes));
 }
 
 LawCase in_16_bits(uint64_t seed) {
@@ -140,13 +136,8 @@ TEST(CallsAttention, a_capped_score_is_refused_by_kernels_that_cap_none) {
   capped.scores.cap = 50;
   const auto attention = both();
   attention->forward(q, q, q, plain);  // the same mask's calls are known
-  try {
-    attention->forward(q, q, q, capped);
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_NE(std::string(error.what()).find("caps no scores; use --attention auto"), std::string::npos)
-        << error.what();
-  }
+  EXPECT_THAT(testing::message_of<ConfigError>([&] { attention->forward(q, q, q, capped); }),
+              HasSubstr("caps no scores; use --attention auto"));
 }
 
 // Gemma 4's heads of 512, whole samples and packed ones.
@@ -172,17 +163,13 @@ TEST(CallsAttention, a_width_that_no_kernel_takes_is_refused_by_the_one_of_such_
         {300, "'efficient (CUDA, 16 bits)': got head width 300"}}) {
     const at::Tensor q = at::randn({1, 128, 1, width}).to(at::kHalf);
     const AttentionSpec spec{{1}, causal_keys(128), {0}, ResultDtype::of_input};
-    try {
-      attention->forward(q, q, q, spec);
-      FAIL() << width;
-    } catch (const ConfigError& error) {
-      EXPECT_NE(std::string(error.what()).find(refusal), std::string::npos) << error.what();
-    }
+    EXPECT_THAT(testing::message_of<ConfigError>([&] { attention->forward(q, q, q, spec); }),
+                HasSubstr(refusal));
   }
 }
 
 TEST(CallsAttention, cudnn_equals_the_definition_whole_and_in_parts) {
-  const auto attention = attention_of(make_cudnn_kernel());
+  const auto attention = attention_by_calls(make_cudnn_kernel());
   for (uint64_t seed = 0; seed < 4; ++seed) {
     const LawCase c = in_16_bits(seed);
     const int64_t odd = 130 + static_cast<int64_t>(seed);
@@ -207,10 +194,10 @@ TEST(CallsAttention, parts_computed_from_the_merged_output_sum_up_to_the_whole) 
 // As on a GPU from 64K keys on. Three blocks of 128 keys at most; the last one of 44.
 TEST(CallsAttention, a_long_forward_in_blocks_of_keys_equals_the_definition) {
   constexpr int64_t kBlocks = 3;
-  const auto whole_calls = attention_of(make_cudnn_kernel());
+  const auto whole_calls = attention_by_calls(make_cudnn_kernel());
   for (uint64_t seed = 0; seed < 4; ++seed) {
     const LawCase c = in_16_bits(seed);
-    const auto blocks = attention_of(make_cudnn_kernel({.key_block_bytes = 128 * 2 * 2 * c.width}));
+    const auto blocks = attention_by_calls(make_cudnn_kernel({.key_block_bytes = 128 * 2 * 2 * c.width}));
     const auto calls = [&](CallsAttention& attention, Causality causality) {
       const CallCounter counter(kCudnn);
       trireme_test::expect_definition(attention, whole(causality, 300), c, seed);
@@ -227,7 +214,7 @@ TEST(CallsAttention, a_long_forward_in_blocks_of_keys_equals_the_definition) {
 
 // A graph of cuDNN is built for every new size of a call.
 TEST(CallsAttention, samples_of_any_length_have_16_sizes_of_graphs_an_octave) {
-  const auto attention = attention_of(
+  const auto attention = attention_by_calls(
       make_cudnn_kernel({.lengths = SampleLengths::any, .least_pair_values = 1}), make_cuda_flash_kernel());
   constexpr int64_t kBatch = 3;  // of no other test's calls
   for (int64_t tokens = 128; tokens < 160; tokens += 5)
@@ -296,7 +283,7 @@ TEST(CallsAttention, many_rows_of_a_window_over_few_keys_equal_the_definition) {
 
 int64_t forward_calls_of(const DrawnMask& mask, const LawCase& c, int64_t most_dq_elements) {
   const trireme_test::LoweredDqBound bound(most_dq_elements);
-  const auto attention = attention_of(make_cuda_flash_kernel(most_dq_elements));
+  const auto attention = attention_by_calls(make_cuda_flash_kernel(most_dq_elements));
   const CallCounter counter(kFlash);
   trireme_test::expect_definition(*attention, mask, c, 7);
   return counter.calls();
@@ -330,10 +317,10 @@ TEST(CallsAttention, heads_of_a_long_backward_are_several_calls) {
     return counter.calls();
   };
   const auto with_flash = [](int64_t bytes) {
-    return attention_of(make_cuda_flash_kernel(std::numeric_limits<int32_t>::max(), bytes));
+    return attention_by_calls(make_cuda_flash_kernel(std::numeric_limits<int32_t>::max(), bytes));
   };
   const auto with_cudnn = [](int64_t bytes) {
-    return attention_of(make_cudnn_kernel({.backward_call_bytes = bytes}));
+    return attention_by_calls(make_cudnn_kernel({.backward_call_bytes = bytes}));
   };
   for (const auto& [bytes, calls] : {std::pair<int64_t, int64_t>{kGroup_bytes * 3, 1},
                                      {kGroup_bytes * 3 - 1, 2},
@@ -457,10 +444,10 @@ TEST(CallsAttention, says_from_what_length_documents_are_calls_of_cudnn) {
   EXPECT_EQ(
       both()->for_documents({32, 4, 128}),
       "packed documents of 4096 tokens or more by cudnn, shorter ones by flash (CUDA, FlashAttention-2)");
-  for (const auto& without :
-       {both()->for_documents({32, 4, 256}), both()->for_documents({32, 4, 512}),
-        flash()->for_documents({32, 4, 128}), attention_of(make_cudnn_kernel())->for_documents({32, 4, 128}),
-        fp32()->for_documents({32, 4, 128})})
+  for (const auto& without : {both()->for_documents({32, 4, 256}), both()->for_documents({32, 4, 512}),
+                              flash()->for_documents({32, 4, 128}),
+                              attention_by_calls(make_cudnn_kernel())->for_documents({32, 4, 128}),
+                              fp32()->for_documents({32, 4, 128})})
     EXPECT_EQ(without, "");
 }
 
@@ -483,7 +470,7 @@ TEST(CallsAttention, the_segments_of_a_mask_are_made_once_for_all_layers_of_a_st
 }
 
 TEST(CallsAttention, a_mask_that_no_kernel_knows_is_refused) {
-  const auto attention = attention_of(make_cudnn_kernel());
+  const auto attention = attention_by_calls(make_cudnn_kernel());
   const at::Tensor q = at::randn({1, 128, 1, 32}).to(at::kHalf);
   AttentionSpec spec{{1},
                      visible_keys({}, {Documents({0, 5, 128})}, 128, {{0, 128}}, {{0, 128}}),

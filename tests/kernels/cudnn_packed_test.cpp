@@ -31,16 +31,12 @@ class CudnnPacked : public ::testing::Test {
 
   static std::unique_ptr<CallsAttention> packed(GraphFault fault = GraphFault::none,
                                                 int64_t* built = nullptr) {
-    std::vector<std::unique_ptr<CallKernel>> kernels;
-    kernels.push_back(make_cudnn_packed_kernel(std::make_unique<PlayedGraphs>(fault, built)));
-    return std::make_unique<CallsAttention>(std::move(kernels));
+    return attention_by_calls(make_cudnn_packed_kernel(std::make_unique<PlayedGraphs>(fault, built)));
   }
   // As --attention cudnn_packed has them.
   static std::unique_ptr<CallsAttention> beside_dense_calls() {
-    std::vector<std::unique_ptr<CallKernel>> kernels;
-    kernels.push_back(make_cudnn_kernel({.least_pair_values = kNeverAlone}));
-    kernels.push_back(make_cudnn_packed_kernel(std::make_unique<PlayedGraphs>()));
-    return std::make_unique<CallsAttention>(std::move(kernels));
+    return attention_by_calls(make_cudnn_kernel({.least_pair_values = kNeverAlone}),
+                              make_cudnn_packed_kernel(std::make_unique<PlayedGraphs>()));
   }
   static LawCase heads(uint64_t seed) {
     return trireme_test::draw_in_16_bits(seed, seed % 2 == 0 ? 32 : 48,

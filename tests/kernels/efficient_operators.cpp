@@ -1,5 +1,5 @@
 // libtorch's _efficient_attention_forward and _efficient_attention_backward, which exist on CUDA alone,
-// played on the CPU for dense calls in fp32. Sources: attention.cu, attention_backward.cu and
+// played on the CPU for dense calls. Sources: attention.cu, attention_backward.cu and
 // mem_eff_attention/ (kernel_forward.h, kernel_backward.h, gemm_kernel_utils.h) of PyTorch 2.11.
 #include <limits>
 #include <optional>

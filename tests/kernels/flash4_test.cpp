@@ -38,18 +38,13 @@ class Flash4 : public ::testing::Test {
   }
   std::unique_ptr<CallsAttention> alone(int64_t backward_call_bytes = kBackwardCall_bytes,
                                         Flash4Fault fault = Flash4Fault::none) {
-    std::vector<std::unique_ptr<CallKernel>> kernels;
-    kernels.push_back(kernel(backward_call_bytes, fault));
-    return std::make_unique<CallsAttention>(std::move(kernels));
+    return attention_by_calls(kernel(backward_call_bytes, fault));
   }
   // As 'auto' is on Hopper in bf16.
   std::unique_ptr<CallsAttention> automatic(const CudnnCalls& cudnn = {},
                                             int64_t least_pair_values = kLeastPairValues) {
-    std::vector<std::unique_ptr<CallKernel>> kernels;
-    kernels.push_back(kernel(kBackwardCall_bytes, Flash4Fault::none, least_pair_values));
-    kernels.push_back(make_cudnn_kernel(cudnn));
-    kernels.push_back(make_cuda_flash_kernel());
-    return std::make_unique<CallsAttention>(std::move(kernels));
+    return attention_by_calls(kernel(kBackwardCall_bytes, Flash4Fault::none, least_pair_values),
+                              make_cudnn_kernel(cudnn), make_cuda_flash_kernel());
   }
   static LawCase heads(uint64_t seed) {
     return trireme_test::draw_in_16_bits(seed, kFlash4Widths[seed % 2].width, at::kBFloat16);

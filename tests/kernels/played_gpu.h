@@ -10,8 +10,7 @@
 //   launch_halve(x.data(), y.data(), 3, nullptr);          // a launcher of trireme, compiled for the host
 //   y.values(), gpu.counts().read_bytes
 //
-// A kernel's source is compiled for the host by a file of the tests that includes it
-// (played_norm_kernels.cpp).
+// CMakeLists.txt compiles kernels' sources for the host (trireme_played_kernels).
 #pragma once
 
 #include <map>

@@ -135,4 +135,12 @@ class CallsAttention final : public LocalAttention {
   std::vector<Plan> plans_;
 };
 
+// Of these kernels, the first of which is asked first.
+template <typename... CallKernels>
+std::unique_ptr<CallsAttention> attention_by_calls(CallKernels... kernels) {
+  std::vector<std::unique_ptr<CallKernel>> list;
+  (list.push_back(std::move(kernels)), ...);
+  return std::make_unique<CallsAttention>(std::move(list));
+}
+
 }  // namespace trireme

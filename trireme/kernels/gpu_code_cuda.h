@@ -10,10 +10,6 @@ namespace trireme {
 template <int bytes>
 struct WordOf;
 template <>
-struct WordOf<1> {
-  using Type = uint8_t;
-};
-template <>
 struct WordOf<2> {
   using Type = uint16_t;
 };

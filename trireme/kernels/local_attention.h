@@ -84,9 +84,9 @@ class LocalAttention {
 // The kernel for a device, which is the current one. `automatic`: flash on the CPU; on CUDA in bf16 and on
 // Hopper flash4, else cuDNN, and flash for the masks that these lack (of packed documents the short ones);
 // memory-efficient attention in fp32 (tiles for what it lacks, windows), and for heads wider than kMostFlashWidth;
-// tiles for capped scores. A kernel that the device, the dtype or the scores do not have is a ConfigError that
-// names what to use; nothing falls back in silence. `lengths`: of the samples that come (long_documents.h);
-// `scores`: of the AttentionSpecs that come.
+// tiles for capped scores; the reference in fp64 on both. A kernel that the device, the dtype or the scores do
+// not have is a ConfigError that names what to use; nothing falls back in silence. `lengths`: of the samples
+// that come (long_documents.h); `scores`: of the AttentionSpecs that come.
 std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at::Device device,
                                                      at::ScalarType dtype,
                                                      SampleLengths lengths = SampleLengths::few,

@@ -32,17 +32,14 @@ void demand_cuda() {
   if (!at::hasCUDA())
     throw ConfigError(
         "attention on CUDA: this build has no CUDA half, or the machine has no GPU; build with "
-        "TRIREME_CUDA=ON "
-        "(./dev build cuda), or use --device cpu");
+        "TRIREME_CUDA=ON (./dev build cuda), or use --device cpu");
 }
 
 // Each call goes to the first of the kernels that takes it.
 template <typename... CallKernels>
 Kernel cuda_calls(CallKernels... kernels) {
   demand_cuda();
-  std::vector<std::unique_ptr<CallKernel>> list;
-  (list.push_back(std::move(kernels)), ...);
-  return std::make_unique<CallsAttention>(std::move(list));
+  return attention_by_calls(std::move(kernels)...);
 }
 
 void demand_16_bits(AttentionKernel kernel, at::ScalarType dtype) {
@@ -51,10 +48,14 @@ void demand_16_bits(AttentionKernel kernel, at::ScalarType dtype) {
                           ", expected bf16 or fp16; use --bf16, or --attention 'reference' or 'auto'"));
 }
 
-template <AttentionKernel kernel, auto make_kernel>
-Kernel cuda_in_16_bits(const Wanted& wanted) {
-  demand_16_bits(kernel, wanted.dtype);
-  return cuda_calls(make_kernel(wanted.lengths));
+Kernel cuda_flash(const Wanted& wanted) {
+  demand_16_bits(AttentionKernel::flash, wanted.dtype);
+  return cuda_calls(make_cuda_flash_kernel());
+}
+
+Kernel cudnn(const Wanted& wanted) {
+  demand_16_bits(AttentionKernel::cudnn, wanted.dtype);
+  return cuda_calls(make_cudnn_kernel({.lengths = wanted.lengths}));
 }
 
 Kernel flash4(const Wanted& wanted) {
@@ -106,13 +107,9 @@ const KernelOfDevice kKernels[] = {
     {AttentionKernel::automatic, at::kCPU, automatic_on_cpu},
     {AttentionKernel::automatic, at::kCUDA, automatic_on_cuda},
     {AttentionKernel::flash, at::kCPU, cpu_flash},
-    {AttentionKernel::flash, at::kCUDA,
-     cuda_in_16_bits<AttentionKernel::flash,
-                     [](SampleLengths /*lengths*/) { return make_cuda_flash_kernel(); }>},
+    {AttentionKernel::flash, at::kCUDA, cuda_flash},
     {AttentionKernel::flash4, at::kCUDA, flash4},
-    {AttentionKernel::cudnn, at::kCUDA,
-     cuda_in_16_bits<AttentionKernel::cudnn,
-                     [](SampleLengths lengths) { return make_cudnn_kernel({.lengths = lengths}); }>},
+    {AttentionKernel::cudnn, at::kCUDA, cudnn},
     {AttentionKernel::cudnn_packed, at::kCUDA, cudnn_packed},
     {AttentionKernel::tiles, at::kCUDA, tiles},
     {AttentionKernel::reference, std::nullopt,

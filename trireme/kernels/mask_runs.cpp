@@ -148,7 +148,7 @@ std::vector<RunGroup> groups_of(const std::vector<MaskRun>& runs, int64_t most_s
 void check_count(int64_t rows, const char* what) {
   if (rows > std::numeric_limits<int32_t>::max())
     throw ConfigError(cat("attention: got ", rows, " ", what,
-                          " in one call of a kernel that counts them in 32 ", "bits, expected at most ",
+                          " in one call of a kernel that counts them in 32 bits, expected at most ",
                           std::numeric_limits<int32_t>::max(), "; use a smaller batch or more ranks"));
 }
 

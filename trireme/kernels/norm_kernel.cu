@@ -285,9 +285,6 @@ int64_t forward_blocks(const NormKernel& norm) {
   const int64_t resident = threads / norm_threads(norm.width) * norm.multiprocessors;
   return norm.rows < resident ? norm.rows : resident;
 }
-int64_t backward_blocks(const NormKernel& norm) {
-  return norm_backward_blocks(norm.rows, norm.width, norm.multiprocessors);
-}
 
 template <typename Pass>
 void launch_spread(const NormKernel& norm, int64_t blocks, const NormArguments& arguments, void* stream) {
@@ -300,19 +297,15 @@ void launch_spread(const NormKernel& norm, int64_t blocks, const NormArguments& 
     Pass::launch_wide(size, stream, arguments);
 }
 
-template <template <typename, NormKind> typename Pass, typename T>
-void launch_kind(const NormKernel& norm, int64_t blocks, const NormArguments& arguments, void* stream) {
-  if (norm.kind == NormKind::rms)
-    launch_spread<Pass<T, NormKind::rms>>(norm, blocks, arguments, stream);
-  else
-    launch_spread<Pass<T, NormKind::layer>>(norm, blocks, arguments, stream);
-}
-
 template <template <typename, NormKind> typename Pass>
-void launch_number(const NormKernel& norm, int64_t blocks, const NormArguments& arguments, void* stream) {
-  if (norm.number == GpuNumber::fp32) launch_kind<Pass, float>(norm, blocks, arguments, stream);
-  if (norm.number == GpuNumber::bf16) launch_kind<Pass, Bf16>(norm, blocks, arguments, stream);
-  if (norm.number == GpuNumber::fp16) launch_kind<Pass, Fp16>(norm, blocks, arguments, stream);
+void launch_pass(const NormKernel& norm, int64_t blocks, const NormArguments& arguments, void* stream) {
+  with_number(norm.number, [&](auto x) {
+    using T = decltype(x);
+    if (norm.kind == NormKind::rms)
+      launch_spread<Pass<T, NormKind::rms>>(norm, blocks, arguments, stream);
+    else
+      launch_spread<Pass<T, NormKind::layer>>(norm, blocks, arguments, stream);
+  });
 }
 
 NormArguments arguments_of(const NormKernel& norm) {
@@ -339,19 +332,19 @@ void launch_norm(const NormKernel& norm, const GpuRows& y, void* stream) {
   NormArguments arguments = arguments_of(norm);
   arguments.y = y;
   arguments.aligned = arguments.aligned && aligned_chunks(y, norm.number);
-  launch_number<Forward>(norm, forward_blocks(norm), arguments, stream);
+  launch_pass<Forward>(norm, forward_blocks(norm), arguments, stream);
 }
 
 void launch_norm_backward(const NormKernel& norm, const GpuRows& dy, const GpuRows& dx, float* partial,
                           float* dweight, float* dbias, void* stream) {
   if (norm.rows == 0) return;
-  const int64_t blocks = backward_blocks(norm);
+  const int64_t blocks = norm_backward_blocks(norm.rows, norm.width, norm.multiprocessors);
   NormArguments arguments = arguments_of(norm);
   arguments.dy = dy;
   arguments.dx = dx;
   arguments.partial = partial;
   arguments.aligned = arguments.aligned && aligned_chunks(dy, norm.number) && aligned_chunks(dx, norm.number);
-  launch_number<Backward>(norm, blocks, arguments, stream);
+  launch_pass<Backward>(norm, blocks, arguments, stream);
   const bool layer = norm.kind == NormKind::layer;
   const int64_t columns = layer ? 2 * norm.width : norm.width;
   launch_partial_sums(partial, blocks, columns, norm.width, dweight, stream);
