@@ -23,23 +23,22 @@ std::vector<Piece> pieces_of(const SampleLayout& layout) {
   return pieces;
 }
 
+// The pieces, which begin in x at `begin`, one behind the other.
+at::Tensor cat_pieces(const at::Tensor& x_BSc, const std::vector<Piece>& pieces, int64_t Piece::*begin) {
+  std::vector<at::Tensor> parts;
+  parts.reserve(pieces.size());
+  for (const Piece& piece : pieces) parts.push_back(x_BSc.narrow(1, piece.*begin, piece.tokens));
+  return at::cat(parts, 1);
+}
 // As ranks hold them, one behind the other, <-> in the order of the sample.
 at::Tensor in_order_of_sample(const at::Tensor& x_BSc, const SampleLayout& layout) {
   if (layout.ring == 1) return x_BSc;
   std::vector<Piece> pieces = pieces_of(layout);
   std::ranges::sort(pieces, {}, &Piece::sample_begin);
-  std::vector<at::Tensor> parts;
-  parts.reserve(pieces.size());
-  for (const Piece& piece : pieces) parts.push_back(x_BSc.narrow(1, piece.rank_begin, piece.tokens));
-  return at::cat(parts, 1);
+  return cat_pieces(x_BSc, pieces, &Piece::rank_begin);
 }
 at::Tensor in_order_of_ranks(const at::Tensor& x_BSc, const SampleLayout& layout) {
-  if (layout.ring == 1) return x_BSc;
-  const std::vector<Piece> pieces = pieces_of(layout);
-  std::vector<at::Tensor> parts;
-  parts.reserve(pieces.size());
-  for (const Piece& piece : pieces) parts.push_back(x_BSc.narrow(1, piece.sample_begin, piece.tokens));
-  return at::cat(parts, 1);
+  return layout.ring == 1 ? x_BSc : cat_pieces(x_BSc, pieces_of(layout), &Piece::sample_begin);
 }
 
 SequenceLayout shares_of(const SampleLayout& layout) {
