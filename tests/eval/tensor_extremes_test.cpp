@@ -58,5 +58,14 @@ TEST(TensorExtremes, anything_beside_a_unit_of_zeroes_is_beyond_every_tolerance)
   EXPECT_EQ(compared.front().extremes.error(), std::numeric_limits<double>::infinity());
 }
 
+TEST(TensorExtremes, an_infinite_reference_is_beyond_every_tolerance) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double ours : {1.0, infinity}) {
+    Extremes extremes;
+    extremes.add(ours, infinity);
+    EXPECT_EQ(extremes.error(), infinity);
+  }
+}
+
 }  // namespace
 }  // namespace trireme::tensor_extremes_test

@@ -21,7 +21,9 @@ void Extremes::add(double ours, double reference) {
 
 double Extremes::error() const {
   if (difference == 0) return 0;
-  return largest > 0 ? difference / largest : std::numeric_limits<double>::infinity();
+  // A reference that is infinite judges nothing.
+  const bool judged = largest > 0 && std::isfinite(largest);
+  return judged ? difference / largest : std::numeric_limits<double>::infinity();
 }
 
 namespace {
