@@ -1,6 +1,9 @@
 #include "trireme/eval/verify_reference.h"
 
 #include <cstring>
+#include <filesystem>
+#include <functional>
+#include <map>
 #include <mutex>
 
 #include <gmock/gmock.h>
@@ -11,10 +14,10 @@
 #include "trireme/base/safetensors_writer.h"
 #include "trireme/comm/thread_world.h"
 
-#include "tests/engine/tiny_model.h"
 #include "tests/support/error_message.h"
 #include "tests/support/source_folder.h"
 #include "tests/support/tensor_bytes.h"
+#include "tests/support/temporary_folder.h"
 
 namespace fs = std::filesystem;
 

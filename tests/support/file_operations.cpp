@@ -3,7 +3,6 @@
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
-#include <filesystem>
 #include <mutex>
 #include <sstream>
 #include <sys/syscall.h>
