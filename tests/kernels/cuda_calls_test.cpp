@@ -356,6 +356,18 @@ TEST(CallsAttention, the_documents_of_a_long_step_are_cut_into_calls_that_the_ke
   EXPECT_EQ(kernel->heads_of(mask_calls(*causal_keys(262144), 4).front(), sizes).most_query_heads, 15);
 }
 
+// The tensors are in bf16, and the keys are the values too.
+void expect_sums_rounded_once(CallsAttention& attention, const at::Tensor& q, const at::Tensor& k,
+                              AttentionSpec spec) {
+  const AttentionOutput saved = attention.forward(q, k, k, spec);
+  const AttentionGradients rounded = attention.backward(q, q, k, k, saved, spec);
+  spec.results = ResultDtype::fp32;
+  const AttentionGradients sums = attention.backward(q, q, k, k, saved, spec);
+  EXPECT_TRUE(at::equal(rounded.dk, sums.dk.to(at::kBFloat16)));
+  EXPECT_TRUE(at::equal(rounded.dv, sums.dv.to(at::kBFloat16)));
+  EXPECT_FALSE(at::equal(sums.dk, rounded.dk.to(at::kFloat)));
+}
+
 // Each row a call of its own, and all of them see the last keys.
 TEST(CallsAttention, gradients_of_keys_that_calls_share_are_summed_in_fp32) {
   auto keys = std::make_shared<VisibleKeys>();
@@ -367,17 +379,9 @@ TEST(CallsAttention, gradients_of_keys_that_calls_share_are_summed_in_fp32) {
   }
   keys->samples = {ranges};
   ASSERT_EQ(mask_calls(*keys, 1).size(), 15);
-  const auto attention = flash();
   const at::Tensor q = at::randn({1, 15, 1, 16}).to(at::kBFloat16),
                    k = at::randn({1, 40, 1, 16}).to(at::kBFloat16);
-  AttentionSpec spec{{0.25}, keys, {0}, ResultDtype::of_input};
-  const AttentionOutput saved = attention->forward(q, k, k, spec);
-  const AttentionGradients rounded = attention->backward(q, q, k, k, saved, spec);
-  spec.results = ResultDtype::fp32;
-  const AttentionGradients sums = attention->backward(q, q, k, k, saved, spec);
-  EXPECT_TRUE(at::equal(rounded.dk, sums.dk.to(at::kBFloat16)));
-  EXPECT_TRUE(at::equal(rounded.dv, sums.dv.to(at::kBFloat16)));
-  EXPECT_FALSE(at::equal(sums.dk, rounded.dk.to(at::kFloat)));
+  expect_sums_rounded_once(*flash(), q, k, {{0.25}, keys, {0}, ResultDtype::of_input});
 }
 
 TEST(CallsAttention, whole_samples_and_packed_documents_are_one_call) {
@@ -424,20 +428,13 @@ TEST(CallsAttention, each_long_document_is_a_call_of_cudnn_and_the_short_ones_ar
 }
 
 TEST(CallsAttention, the_rest_of_a_long_document_is_summed_as_in_fp32) {
-  const auto attention = long_ones_alone();
   const at::Tensor q = at::randn({1, 150, 2, 32}).to(at::kBFloat16),
                    k = at::randn({1, 150, 1, 32}).to(at::kBFloat16);
-  AttentionSpec spec{{0.2},
-                     visible_keys({}, {Documents({0, 9, 150})}, 150, {{0, 150}}, {{0, 150}}),
-                     {0, 0},
-                     ResultDtype::of_input};
-  const AttentionOutput saved = attention->forward(q, k, k, spec);
-  const AttentionGradients rounded = attention->backward(q, q, k, k, saved, spec);
-  spec.results = ResultDtype::fp32;
-  const AttentionGradients sums = attention->backward(q, q, k, k, saved, spec);
-  EXPECT_TRUE(at::equal(rounded.dk, sums.dk.to(at::kBFloat16)));
-  EXPECT_TRUE(at::equal(rounded.dv, sums.dv.to(at::kBFloat16)));
-  EXPECT_FALSE(at::equal(sums.dk, rounded.dk.to(at::kFloat)));
+  expect_sums_rounded_once(*long_ones_alone(), q, k,
+                           {{0.2},
+                            visible_keys({}, {Documents({0, 9, 150})}, 150, {{0, 150}}, {{0, 150}}),
+                            {0, 0},
+                            ResultDtype::of_input});
 }
 
 TEST(CallsAttention, says_from_what_length_documents_are_calls_of_cudnn) {
