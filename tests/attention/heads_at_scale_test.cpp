@@ -33,10 +33,11 @@ void for_each_case(const Body& body) {
     }
 }
 
-// What rank `rank` computes: its query heads, and the key/value heads that these use.
+// What a rank computes: how many query heads, and the key/value heads that these use.
 struct Used {
-  std::set<int64_t> query, key_value;
-  int64_t packed() const { return static_cast<int64_t>(query.size() + 2 * key_value.size()); }
+  int64_t query = 0;
+  std::set<int64_t> key_value;
+  int64_t packed() const { return query + 2 * static_cast<int64_t>(key_value.size()); }
 };
 std::vector<Used> used_heads(HeadCounts heads, int ranks) {
   std::vector<Used> used(ranks);
@@ -44,7 +45,7 @@ std::vector<Used> used_heads(HeadCounts heads, int ranks) {
   for (int rank = 0; rank < ranks; ++rank)
     for (int64_t share = heads.query / ranks + (rank < heads.query % ranks ? 1 : 0); share > 0;
          --share, ++head) {
-      used[rank].query.insert(head);
+      ++used[rank].query;
       used[rank].key_value.insert(head / (heads.query / heads.key_value));
     }
   return used;
@@ -83,11 +84,10 @@ TEST(HeadsAtScale, each_exchange_sends_the_heads_that_are_used_and_no_more) {
       int64_t query_of_others = 0, packed_of_others = 0;
       for (int p = 0; p < ranks; ++p)
         if (p != group.rank()) {
-          query_of_others += static_cast<int64_t>(used[p].query.size());
+          query_of_others += used[p].query;
           packed_of_others += used[p].packed();
         }
-      const auto my_query = static_cast<int64_t>(used[group.rank()].query.size());
-      const int64_t my_packed = used[group.rank()].packed();
+      const int64_t my_query = used[group.rank()].query, my_packed = used[group.rank()].packed();
       const auto sent = [&] {
         const int64_t bytes = group.traffic().at("all_to_all").sent_bytes;
         EXPECT_EQ(group.traffic().size(), 1);
