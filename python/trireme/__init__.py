@@ -1,4 +1,8 @@
-"""Trireme's exact Ulysses attention for PyTorch and Transformers; docs/huggingface.md is its page."""
+"""Trireme's exact Ulysses attention for PyTorch and Transformers; docs/huggingface.md is its page.
+
+The import brings neither transformers nor torch._dynamo, which take seconds. So what torch.compile is to leave alone is marked by
+torch._disable_dynamo, which imports the latter at the first call, and not by torch.compiler.disable.
+"""
 
 from . import hf
 from .attention import ulysses_attention

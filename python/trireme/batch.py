@@ -128,7 +128,7 @@ def gather(part: torch.Tensor, group: Group = None, *, lengths: Optional[list[in
     return result
 
 
-@torch.compiler.disable
+@torch._disable_dynamo
 def gather_with_gradient(part: torch.Tensor, group: Group, lengths: list[int], averaged_over: int = 1) -> torch.Tensor:
     """As gather, where every rank goes on alike from the whole: the gradient is this rank's slice, times averaged_over."""
     return _GatherTokens.apply(part, sequence_group(group), lengths, averaged_over)

@@ -13,7 +13,7 @@ from . import _operators
 from .once_differentiable import once_differentiable
 
 
-@torch.compiler.disable
+@torch._disable_dynamo
 def causal_convolution(x_BSC: torch.Tensor, weight_CW: torch.Tensor, documents: Sequence[torch.Tensor]) -> torch.Tensor:
     """silu of the sum of each column's filter over a token and those before it in its document: [B, S, C] of x's dtype.
 

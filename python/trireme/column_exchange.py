@@ -42,7 +42,7 @@ def to_tokens(y_BSc: torch.Tensor, sequence: SequenceOfCall, widths: Sequence[in
     return torch.cat([part.view(batch, tokens, width) for part, width in zip(received, widths)], dim=-1)
 
 
-@torch.compiler.disable
+@torch._disable_dynamo
 def _exchange(sent: list[torch.Tensor], received_elements: list[int], shared) -> Sequence[torch.Tensor]:
     if shared.size == 1:
         return sent

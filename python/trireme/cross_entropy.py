@@ -15,7 +15,7 @@ from .once_differentiable import once_differentiable
 TILE_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 26}  # in fp32 4 MiB, near a processor's cache; 256 MiB, a few launches
 
 
-@torch.compiler.disable  # Dynamo lost what backward writes into slices, and the gradient was zero
+@torch._disable_dynamo  # Dynamo lost what backward writes into slices, and the gradient was zero
 def cross_entropy_sum(logits: torch.Tensor, targets: torch.Tensor, ignore_index: int = -100) -> torch.Tensor:
     """The sum over valid targets, a scalar in fp32 (fp64 for fp64). Not collective.
 

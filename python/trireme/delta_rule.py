@@ -10,7 +10,7 @@ from . import _operators
 from .once_differentiable import once_differentiable
 
 
-@torch.compiler.disable
+@torch._disable_dynamo
 def gated_delta_rule(q_BSKD, k_BSKD, v_BSVD, decay_BSV, beta_BSV, key_of_value: Sequence[int], documents: Sequence[torch.Tensor]) -> torch.Tensor:
     """o [B, S, V, Dv] of v's dtype; q and k are normalized within. Value head i reads key head key_of_value[i].
 

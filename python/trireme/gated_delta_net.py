@@ -79,7 +79,7 @@ class _SharedDeltaNet:
         self.convolve = functions.causal_conv1d_fn
         self.delta_rule = functions.torch_chunk_gated_delta_rule
 
-    @torch.compiler.disable
+    @torch._disable_dynamo
     def forward(self, hidden_states, cache_params=None, attention_mask=None, **keywords):
         """As the module's: [B, s, M] of this rank's tokens. Collective, both ways. Padding is parted by its borders, not by the mask."""
         module, sequence = self.module, of_a_call(keywords.get(SEQUENCE_KEYWORD))

@@ -45,7 +45,7 @@ class LayerAttention:
             undo.callback(interface._global_mapping.pop, name)
         return name
 
-    @torch.compiler.disable
+    @torch._disable_dynamo
     def make_mask(self, q_length=None, kv_length=None, *, mask_function, **_arguments):
         """As a function of AttentionMaskInterface: what layers get as their attention_mask."""
         sequence = of_a_call(self.calls.sequence)
@@ -54,7 +54,7 @@ class LayerAttention:
         causal, window = read_mask_function(mask_function)
         return SeenKeys(causal, window, sequence, type(self.calls.model).__name__)
 
-    @torch.compiler.disable
+    @torch._disable_dynamo
     def attend(self, module, query, key, value, attention_mask=None, scaling=None, dropout=0.0, softcap=None, s_aux=None, **keywords):
         """As a function of AttentionInterface: q [B, H, s, D], k, v [B, K, s, D], sinks [H] -> o [B, s, H, D], no weights."""
         name, mask = type(module).__name__, attention_mask

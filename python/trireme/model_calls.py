@@ -80,7 +80,7 @@ class ModelCalls:
         # Before FSDP's, which rounds what the model gives.
         undo.callback(self.model.register_forward_hook(self._after, always_call=True, prepend=True).remove)
 
-    @torch.compiler.disable
+    @torch._disable_dynamo
     def _before(self, module, arguments, keywords):
         """Learns what the ranks hold together, once a call. Everything reaches the model by name."""
         self._mask_shard = None
@@ -147,7 +147,7 @@ class ModelCalls:
         wanted = given.get("output_router_logits")
         return wants_router_logits(self.model) if wanted is None else wanted
 
-    @torch.compiler.disable
+    @torch._disable_dynamo
     def _before_language_model(self, _language_model, arguments, keywords):
         if not self._images:
             return None
@@ -155,13 +155,13 @@ class ModelCalls:
             self.sequence = dataclasses.replace(self.sequence, longest_position=int(keywords["position_ids"].max()))
         return arguments, cut_for_language_model(keywords, self.sequence)
 
-    @torch.compiler.disable
+    @torch._disable_dynamo
     def _before_body(self, _body, arguments, keywords):
         if self._mask_shard is None:
             return None
         return arguments, {**keywords, "attention_mask": self._mask_shard}
 
-    @torch.compiler.disable
+    @torch._disable_dynamo
     def _after_body(self, _body, _arguments, output):
         head = self.model.get_output_embeddings()
         for part in head.modules() if head is not None else ():
@@ -180,7 +180,7 @@ class ModelCalls:
         whole = gather_with_gradient(part, sequence.shared, sequence.lengths, self.averaged_over)
         return whole.flatten(0, 1) if logits.dim() == 2 else whole
 
-    @torch.compiler.disable
+    @torch._disable_dynamo
     def _after(self, _module, _arguments, output):
         sequence, self.sequence, self._images = self.sequence, None, False
         if self.whole is None or self.probing or sequence is None or output is None:

@@ -16,7 +16,7 @@ import torch
 def see_longest_position(model: torch.nn.Module, longest: Callable[[], int], undo: contextlib.ExitStack) -> None:
     """While `undo` is open. longest(): of the batch in this forward pass."""
 
-    @torch.compiler.disable
+    @torch._disable_dynamo
     def lengthen(_module: torch.nn.Module, arguments: tuple, keywords: dict) -> tuple[tuple, dict]:
         named = "position_ids" in keywords
         position_ids = keywords["position_ids"] if named else arguments[1]
@@ -25,7 +25,7 @@ def see_longest_position(model: torch.nn.Module, longest: Callable[[], int], und
             return arguments, {**keywords, "position_ids": position_ids}
         return (arguments[0], position_ids, *arguments[2:]), keywords
 
-    @torch.compiler.disable
+    @torch._disable_dynamo
     def shorten(_module: torch.nn.Module, _arguments: tuple, output: Any) -> tuple:
         return tuple(part[..., :-1, :] for part in output)
 

@@ -31,7 +31,7 @@ def tile_tokens_by_rule(vocabulary: int, device: str) -> int:
     return max(GPU_TILE_STEP, min(tokens, MOST_GPU_TILE_TOKENS))
 
 
-@torch.compiler.disable
+@torch._disable_dynamo
 def sum_of_cross_entropy(
     hidden: torch.Tensor,
     weight: torch.Tensor,

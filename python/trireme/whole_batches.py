@@ -175,7 +175,7 @@ class WholeBatches:
                 "expected the same documents"
             )
 
-    @torch.compiler.disable
+    @torch._disable_dynamo
     def loss_function(self, logits, labels=None, *_rest, shift_labels=None, num_items_in_batch=None, ignore_index=-100, **_more):
         """In the place of the model's: logits [B, s, V] of this rank, targets [B, s]. Collective."""
         targets = labels if shift_labels is None else shift_labels

@@ -3,6 +3,7 @@ has that template. Who makes one is told where a model would not stop.
 """
 
 import json
+import re
 import warnings
 
 import pytest
@@ -65,7 +66,7 @@ def test_white_space_within_the_marks_is_no_end(tmp_path):
 def test_a_word_is_no_end(tmp_path):
     template = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
     (words,) = warned(tmp_path, TOKENIZERS["byte-level"], template)
-    assert "row 0: its last answer ends in" in words and ends_of(tmp_path) == {}
+    assert re.match("row 0: its last answer ends in .*assistant: Hello', which is no special token", words) and ends_of(tmp_path) == {}
 
 
 def test_an_end_at_which_a_base_model_does_not_stop_is_warned_of_with_both_tokens(tmp_path):

@@ -171,16 +171,12 @@ def test_another_version_of_transformers_is_refused(tmp_path, monkeypatch):
             pass
 
 
-def test_a_chat_template_that_never_ends_an_answer_is_warned_of(tmp_path):
-    template = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
-    with pytest.warns(UserWarning, match="row 0: its last answer ends in .*assistant: Hello', which is no special token"):
-        tokenized(tmp_path, TOKENIZERS["byte-level"], template, [GOOD, GOOD])
-
-
 # `python -m trireme.chats`, after a look at what the package alone imports, where there are no operators.
 COMMAND = """
-import runpy, sys, trireme
-assert "transformers" not in sys.modules
+import runpy, sys, torch
+of_torch = set(sys.modules)
+import trireme
+assert not {"transformers", "torch._dynamo"} & (sys.modules.keys() - of_torch)
 try:
     trireme.SequenceGroup().spans(4)
 except trireme.ConfigError as error:
