@@ -28,7 +28,7 @@ class EngineProcess:
         self.asked_to_stop = False
         self._log = log
         self._lines: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
-        self._untold: list[str] = []
+        self._untold: collections.deque[str] = collections.deque()
         self._owner = os.getpid()
         started: concurrent.futures.Future[subprocess.Popen] = concurrent.futures.Future()
         # The thread that starts the program lives until it ends (see _FOLLOW).
@@ -79,7 +79,7 @@ class EngineProcess:
 
     def take_lines_of(self, words: str) -> list[str]:
         """Lines since the last call that have `words` in them."""
-        untold, self._untold = self._untold, []
+        untold = [self._untold.popleft() for _ in range(len(self._untold))]  # the reader may add to it meanwhile
         return [line for line in untold if words in line]
 
     def _read(self, words: list[str], started: concurrent.futures.Future) -> None:

@@ -112,10 +112,14 @@ class MetricsFile:
         """Takes what is new; the file that is followed from now on."""
         self._take(file)
         new = self._open()
-        if new is None or os.fstat(new.fileno()).st_ino == os.fstat(file.fileno()).st_ino:
+        if new is None:
             return file
-        self._take(file)  # what came before it was replaced
-        _skip_shared(file, new)
+        if os.path.sameopenfile(new.fileno(), file.fileno()):
+            new.close()
+            return file
+        with file:
+            self._take(file)  # what came before it was replaced
+            _skip_shared(file, new)
         self._take(new)
         return new
 
