@@ -11,13 +11,8 @@ import torch
 from .errors import ConfigError
 
 _OPERATORS = {
-    "forward": "ulysses_forward",
-    "token_spans": "token_spans",
-    "delta_rule_forward": "delta_rule_forward",
-    "delta_rule_backward": "delta_rule_backward",
-    "causal_convolution_forward": "causal_convolution_forward",
-    "causal_convolution_backward": "causal_convolution_backward",
-}
+    "ulysses_forward", "token_spans", "delta_rule_forward", "delta_rule_backward", "causal_convolution_forward", "causal_convolution_backward",
+}  # fmt: skip
 
 
 @functools.cache
@@ -43,4 +38,4 @@ def __getattr__(name: str):
     if name not in _OPERATORS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     load()
-    return globals().setdefault(name, getattr(torch.ops.trireme, _OPERATORS[name]))
+    return globals().setdefault(name, getattr(torch.ops.trireme, name))

@@ -77,7 +77,7 @@ def ulysses_attention(
         scale=q.shape[-1] ** -0.5 if scale is None else float(scale),
         softcap=float(softcap or 0),
     )
-    return _operators.forward(q, k, v, sinks, *arguments)[0]
+    return _operators.ulysses_forward(q, k, v, sinks, *arguments)[0]
 
 
 def _check(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import sys
 from typing import Callable, Iterator, Optional
 
 import torch
@@ -13,10 +14,9 @@ from .errors import ConfigError
 
 
 def pretrained_models_in(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
-    """By name, an outer one before those within it."""
-    import transformers
-
-    return {name: module for name, module in model.named_modules() if isinstance(module, transformers.PreTrainedModel)}
+    """By name, an outer one before those within it; none where nobody imported transformers."""
+    transformers = sys.modules.get("transformers")
+    return {} if transformers is None else {name: module for name, module in model.named_modules() if isinstance(module, transformers.PreTrainedModel)}
 
 
 def pretrained_model_in(model: torch.nn.Module, asked_by: str) -> torch.nn.Module:

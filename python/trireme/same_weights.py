@@ -19,7 +19,6 @@ from .sequence_group import SequenceGroup
 
 _VALUES = 64  # of a watched parameter, spread over it
 _WATCHED = 4  # trained parameters that each call looks at
-_SHARDED_BY_FSDP_1 = "FullyShardedDataParallel"
 
 
 def refuse_other_weights(model: torch.nn.Module, shared: SequenceGroup) -> None:
@@ -90,8 +89,6 @@ def _device_of(model: torch.nn.Module, shared: SequenceGroup) -> torch.device:
 
 
 def _whole_parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    if any(type(module).__name__ == _SHARDED_BY_FSDP_1 for module in model.modules()):
-        return {}
     # FSDP 2 leaves its root's parameters whole for a while after some forward passes.
     sharded = {id(parameter) for module in model.modules() if isinstance(module, FSDPModule) for parameter in module.parameters()}
     return {

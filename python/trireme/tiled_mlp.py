@@ -12,10 +12,11 @@ import contextlib
 from typing import Any, Iterator, Mapping, Optional
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 
 from .errors import ConfigError
 from .mlp_modules import find_mlps
-from .model_in_use import called_for, few_ids, replace_forward, vocabulary_of
+from .model_in_use import called_for, few_ids, pretrained_models_in, replace_forward, vocabulary_of
 from .once_differentiable import once_differentiable
 
 TOKENS_PER_TILE = 2048
@@ -58,12 +59,7 @@ def tile_mlp(
 def _small_pass(model, example):
     if example is not None:
         return lambda: model(**example)
-    try:
-        import transformers
-
-        target = next((m for m in model.modules() if isinstance(m, transformers.PreTrainedModel)), None)
-    except ImportError:
-        target = None
+    target = next(iter(pretrained_models_in(model).values()), None)
     vocabulary = None if target is None else vocabulary_of(target)
     if vocabulary is None:
         raise ConfigError(f"trireme.tile_mlp: got {type(model).__name__}, no model of transformers with token embeddings: give an example")
@@ -83,7 +79,7 @@ class _TiledMlp:
     def check(self) -> None:
         for name, part in self.module.named_modules():
             at = f"trireme.tile_mlp: {self.name}.{name} ({type(part).__name__})"
-            if part is not self.module and any(base.__name__ == "FSDPModule" for base in type(part).__mro__):
+            if part is not self.module and isinstance(part, FSDPModule):
                 raise ConfigError(f"{at} is sharded by itself within an MLP: give fully_shard the layer or the MLP")
             if any(hasattr(parameter, "ds_id") for parameter in part.parameters(recurse=False)):
                 raise ConfigError(f"{at} is partitioned by DeepSpeed's ZeRO-3, which is refused: use ZeRO-2 or fully_shard")
@@ -94,7 +90,7 @@ class _TiledMlp:
                 "it is refused: use fully_shard"
             )
 
-    @torch.compiler.disable
+    @torch._disable_dynamo
     def forward(self, *arguments, **keywords) -> torch.Tensor:
         """In the place of the module's, of one argument."""
         (x,) = (*arguments, *keywords.values())

@@ -17,7 +17,7 @@ import dataclasses
 import functools
 import os
 import sys
-from typing import Any, Iterator, Optional
+from typing import Any, Optional
 
 import accelerate
 import torch.distributed as dist
@@ -104,14 +104,12 @@ class ParallelismConfig(accelerate.ParallelismConfig):
             return SequenceGroup.alone()
         return SequenceGroup(self._mesh_group("dp"))
 
-    @contextlib.contextmanager
-    def gather_once(self, accelerator: accelerate.Accelerator) -> Iterator[None]:
+    def gather_once(self, accelerator: accelerate.Accelerator) -> contextlib.AbstractContextManager[None]:
         """In the block, ``accelerator.gather``, ``gather_for_metrics`` and ``reduce`` count each sample once.
 
         Outside it they take every process, so that each sample is there sp_size times. Not collective.
         """
-        with gather_once(accelerator, self.data_group()):
-            yield
+        return gather_once(accelerator, self.data_group())
 
     def build_device_mesh(self, device_type: str) -> Optional[DeviceMesh]:
         self._fill_data_ranks()
