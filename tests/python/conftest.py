@@ -14,6 +14,8 @@ if "TRIREME_OPERATORS" in os.environ:
     # For processes of a fork server too, which begins with the environment alone.
     os.environ["PYTHONPATH"] = os.pathsep.join([sys.path[0], *filter(None, [os.environ.get("PYTHONPATH")])])
 
+sys.path.append(str(HERE.parents[1] / "bench"))  # longest_*.py is tested here, tensor_bytes.py measures for tests
+
 from rank_pool import MOST_RANKS, Ranks, import_deepspeed  # noqa: E402
 
 

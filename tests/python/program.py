@@ -4,6 +4,7 @@ import os
 import subprocess
 
 BINARY = os.environ["TRIREME_BINARY"]
+END_OF_TEXT = 256  # of the byte-level tokenizer of make_tiny: a token a byte before it
 
 
 def run(folder, *words, code=0):

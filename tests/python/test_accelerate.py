@@ -332,7 +332,6 @@ def test_accelerate_launch_with_a_config_file(tmp_path):
     (tmp_path / "config.yaml").write_text(CONFIG_FILE)
     options = dict(backend="ddp", accumulation=2, whole=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CASES": json.dumps({"ddp": ("train", options)}), "RESULTS": str(tmp_path / "results.pt")}
-    environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parent.parent / "python"), environment.get("PYTHONPATH", "")])
     launcher = ["accelerate.commands.accelerate_cli", "launch", "--config_file", str(tmp_path / "config.yaml")]
     command = [sys.executable, "-m", *launcher, str(HERE / "accelerate_ranks.py")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)

@@ -1,11 +1,8 @@
 """What `trireme init` writes is a model and a tokenizer that transformers loads, with the values that the seed gives."""
 
 import json
-import os
 import pathlib
 import sys
-
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
 import torch

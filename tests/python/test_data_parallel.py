@@ -14,12 +14,8 @@ from test_parallelize import make_batch, make_model
 from twenty_steps import ACCUMULATION, CLIP, MODEL, alone, compare, on_shards, optimizer_of
 
 
-class Ddp:
-    def __init__(self, everyone):
-        self.model = torch.nn.parallel.DistributedDataParallel(make_model(MODEL), process_group=everyone)
-        self.optimizer = optimizer_of(self.model)
-        self.averaged_over = everyone.size()
-        self.accumulating = self.model.no_sync
+class OfTorch:
+    """What DDP and FSDP2 do alike."""
 
     def backward(self, loss):
         loss.backward()
@@ -27,17 +23,25 @@ class Ddp:
     def after_micro_batch(self):
         pass
 
-    def gradients(self):
-        return {name: parameter.grad.clone() for name, parameter in self.model.module.named_parameters()}
-
     def step(self):
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return norm.item()
+        return (norm.full_tensor() if hasattr(norm, "full_tensor") else norm).item()
 
 
-class Fsdp2:
+class Ddp(OfTorch):
+    def __init__(self, everyone):
+        self.model = torch.nn.parallel.DistributedDataParallel(make_model(MODEL), process_group=everyone)
+        self.optimizer = optimizer_of(self.model)
+        self.averaged_over = everyone.size()
+        self.accumulating = self.model.no_sync
+
+    def gradients(self):
+        return {name: parameter.grad.clone() for name, parameter in self.model.module.named_parameters()}
+
+
+class Fsdp2(OfTorch):
     def __init__(self, everyone):
         self.model = make_model(MODEL)
         self.model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -54,20 +58,8 @@ class Fsdp2:
         yield
         self.model.set_requires_gradient_sync(True)
 
-    def backward(self, loss):
-        loss.backward()
-
-    def after_micro_batch(self):
-        pass
-
     def gradients(self):
         return {name: parameter.grad.full_tensor() for name, parameter in self.model.named_parameters()}
-
-    def step(self):
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP).full_tensor()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return norm.item()
 
 
 class Zero:

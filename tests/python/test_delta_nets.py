@@ -7,7 +7,7 @@ import unittest.mock
 import pytest
 import torch
 import trireme
-from test_parallelize import SMALL, alone, by_turns, compare, compare_checkpointed, gradients, make_batch, shared
+from test_parallelize import SMALL, alone, by_turns, compare, compare_checkpointed, draw_weights, gradients, make_batch, shared
 
 DELTA = dict(num_hidden_layers=4, linear_key_head_dim=8, linear_value_head_dim=4, linear_num_key_heads=2, linear_num_value_heads=4)
 EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16)
@@ -31,10 +31,7 @@ def make_model(name, dtype=torch.float64):
     config = getattr(transformers, config)(**(sizes if "text_config" in sizes else {**SMALL, **sizes}))
     model = getattr(transformers, kind)._from_config(config, attn_implementation="eager", experts_implementation="eager").train().to(dtype)
     torch.manual_seed(3)
-    with torch.no_grad():
-        for parameter_name, parameter in model.named_parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(std=0.1 if dtype == torch.float32 else 0.2)
+    draw_weights(model, 0.1 if dtype == torch.float32 else 0.2)
     return model
 
 

@@ -3,12 +3,9 @@ would have taken: weights, moments, the number of the step in AdamW and in the s
 
 import importlib.util
 import json
-import os
 import shutil
 import sys
 from pathlib import Path
-
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
 import torch

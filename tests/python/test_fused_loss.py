@@ -1,16 +1,12 @@
 """trireme.fused_loss: models of transformers without logits against themselves with them: loss and every gradient."""
 
 import contextlib
-import pathlib
-import sys
 
 import pytest
 import torch
 import trireme
+from tensor_bytes import TensorBytes
 from test_parallelize import SMALL, compare, gradients, gradients_of_all
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "bench"))
-from tensor_bytes import TensorBytes  # noqa: E402
 
 EXPERTS = dict(num_local_experts=4, num_experts_per_tok=2, output_router_logits=True, router_aux_loss_coef=0.5)
 MODELS = {
@@ -38,10 +34,10 @@ def make_model(family, changes, **more):
     torch.manual_seed(3)
     model = getattr(transformers, family + ("ForMaskedLM" if family == "ModernBert" else "ForCausalLM"))(config).train()
     with torch.no_grad():
-        for parameter in model.parameters():
+        for name, parameter in model.named_parameters():
             if parameter.dim() > 1:
                 parameter.normal_(std=0.3)
-            elif "bias" in str(parameter.shape):
+            elif name.endswith("bias"):
                 parameter.normal_(std=0.1)
     return model
 

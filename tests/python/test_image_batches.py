@@ -6,7 +6,7 @@ import pytest
 import torch
 import trireme
 from test_delta_nets import DELTA, in_fp64
-from test_parallelize import LAYERS, SMALL, compare, gradients, gradients_of_all
+from test_parallelize import LAYERS, SMALL, compare, draw_weights, gradients, gradients_of_all
 
 ROPE = dict(rope_type="default", rope_theta=1e4, mrope_section=[1, 1, 2])
 TOWER = dict(depth=2, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=2, temporal_patch_size=2, spatial_merge_size=2, out_hidden_size=32)
@@ -57,10 +57,7 @@ def make_model(name):
     kind, config, sizes = MODELS[name]
     model = getattr(transformers, kind)._from_config(getattr(transformers, config)(**sizes), attn_implementation="eager").train()
     torch.manual_seed(3)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(std=0.1)
+    draw_weights(model, 0.1)
     # In fp32 the gradients of its recurrence, sums of tokens that cancel, tell one order from another.
     return model.double() if name == "qwen3_5" else model
 

@@ -1,16 +1,12 @@
 """trireme.linear_cross_entropy against PyTorch's own cross entropy of whole logits, in fp64 and in the model's dtype."""
 
 import importlib
-import pathlib
-import sys
 
 import pytest
 import torch
 import trireme
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "bench"))
-from tensor_bytes import TensorBytes  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from tensor_bytes import TensorBytes
+from torch.utils._python_dispatch import TorchDispatchMode
 
 tiles = importlib.import_module("trireme.sum_of_cross_entropy")
 

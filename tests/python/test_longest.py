@@ -2,13 +2,11 @@
 import os
 import sys
 
+import longest_page
+import machine
 import pytest
-
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "bench"))
-import longest_page  # noqa: E402
-import machine  # noqa: E402
-from longest_search import Trial, next_length  # noqa: E402
-from memory_limit import Watchdog  # noqa: E402
+from longest_search import Trial, next_length
+from memory_limit import Watchdog
 
 
 def search(holds, start, resolution=1 / 16, limit_seconds=1e9, seconds=lambda length: 1.0):

@@ -10,9 +10,8 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from program import run
+from program import END_OF_TEXT, run
 
-END_OF_TEXT = 256  # of the byte-level tokenizer that `trireme init` writes: a token a byte before it
 LENGTH, STEPS, RATE = 80, 6, 1e-2
 TEXTS = ["a boat with three rows of oars " * count for count in (1, 2)] + ["ten ships, twenty ships; " * 3, "x"]
 

@@ -6,8 +6,6 @@ import re
 import subprocess
 import sys
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM

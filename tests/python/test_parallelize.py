@@ -65,6 +65,13 @@ MODELS = {
 KINDS = ("plain", "packed", "right padding", "left padding")
 
 
+def draw_weights(model, std):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=std)
+
+
 def make_model(name):
     import transformers
 
@@ -79,10 +86,8 @@ def make_model(name):
     torch.manual_seed(3)
     kind = "ForMaskedLM" if family == "ModernBert" else "ForCausalLM"
     model = getattr(transformers, family + kind)(config).train()
+    draw_weights(model, 0.3)
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(std=0.3)
         for layer in model.base_model.layers if family == "GptOss" else []:
             layer.self_attn.sinks.copy_(torch.linspace(2, -1, len(layer.self_attn.sinks)))
     return model

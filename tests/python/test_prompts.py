@@ -13,9 +13,8 @@ import trireme
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from program import make_tiny, run
+from program import END_OF_TEXT, make_tiny, run
 
-END_OF_TEXT = 256  # of the byte-level tokenizer that `trireme init` writes: a token a byte before it
 LENGTH = 96
 RATE = 0.5
 

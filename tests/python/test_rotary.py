@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_parallelize import SMALL, alone, compare, make_batch, shared
+from test_parallelize import SMALL, alone, compare, draw_weights, make_batch, shared
 
 KINDS = ["sliding_attention", "full_attention"]
 PLAIN = dict(rope_type="default", rope_theta=10000.0)
@@ -25,10 +25,7 @@ def make_model(config, family, options):
 
     torch.manual_seed(3)
     model = getattr(transformers, family + "ForCausalLM")(getattr(transformers, config + "Config")(**{**SMALL, **options})).train()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(std=0.3)
+    draw_weights(model, 0.3)
     return model
 
 

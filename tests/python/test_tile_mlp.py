@@ -1,16 +1,11 @@
 """trireme.tile_mlp: models in tiles of tokens against themselves: loss, every gradient, and what is in memory."""
 
-import pathlib
-import sys
-
 import pytest
 import torch
 import trireme
+from tensor_bytes import TensorBytes
 from test_fused_loss import make_batch, make_model, step
 from test_parallelize import compare, gradients
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "bench"))
-from tensor_bytes import TensorBytes  # noqa: E402
 
 MODELS = {
     "Llama": ("model.layers.0.mlp", {}),

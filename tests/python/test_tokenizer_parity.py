@@ -4,7 +4,6 @@ import json
 import pathlib
 import random
 import struct
-import sys
 import unicodedata
 
 import numpy
@@ -185,7 +184,3 @@ def test_end_of_text_ends_each_document(tmp_path):
     tokenizer = tokenizers.Tokenizer.from_file(str(FIXTURES / "gpt2_tokenizer.json"))
     end = tokenizer.token_to_id("<|endoftext|>")
     assert read_indexed(tmp_path / "set") == [tokenizer.encode("one").ids + [end], tokenizer.encode("two").ids + [end]]
-
-
-if __name__ == "__main__":
-    sys.exit(pytest.main([__file__, "-q"]))

@@ -21,7 +21,6 @@ PRINTED = r"'?loss'?:? '?([\d.]+)'?,? '?(?:gradient |grad_)norm'?:? '?([\d.]+)"
 
 def losses(script, ranks):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), environment.get("PYTHONPATH", "")])
     launch = ["-m", "torch.distributed.run", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0", "--nproc_per_node", str(ranks)]
     if ranks == 1:
         launch = []
