@@ -200,6 +200,14 @@ def test_warnings_of_the_program_are_warnings_and_lines_go_where_they_are_asked(
     assert lines == ["hello", "[rank 0] trireme: warning: careful"]
 
 
+def test_a_line_that_comes_while_lines_are_taken_is_not_lost(tmp_path):
+    run = trireme.train(output_dir=tmp_path, binary=program(tmp_path, ""))
+    add = run._process._untold.append  # as the reader's thread has it in its hands
+    run._process.take_lines_of("")
+    add("late")
+    assert run._process.take_lines_of("late") == ["late"] and list(run) == []
+
+
 def test_where_the_program_is_looked_for(tmp_path, monkeypatch):
     one, other = program(tmp_path, ""), tmp_path / "trireme"
     other.write_bytes(one.read_bytes())
