@@ -12,7 +12,7 @@ def may_mount():
     return subprocess.run(["unshare", "-m", "true"], stderr=subprocess.DEVNULL).returncode == 0 and os.geteuid() == 0
 
 
-def mount(folder, size_bytes, how="size"):
+def mount(folder, size_bytes):
     folder.mkdir(parents=True, exist_ok=True)
     options = f"{'remount,' if os.path.ismount(folder) else ''}size={size_bytes}"
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True)

@@ -115,7 +115,8 @@ def draw_options(random, heads, samples, optimizer, clipped, folder):
         words += ["--offload_dir", folder / "disk"]
     for option in ("--tile_tokens", "--logits_tile_tokens"):
         words += [option, random.choice([0, 1, 7, 33, 100])]
-    return ranks, words + random.choice([[], ["--save_in_background"]])
+    words += random.choice([[], ["--save_in_background"]])
+    return ranks, words + random.choice([[], ["--save_minutes", random.choice(["1e-9", "0.002"])]])  # after each step; after some
 
 
 def records(folder):

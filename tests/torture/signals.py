@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 
-from training_run import END_SECONDS, RANKS, STOP_EXIT, processes_of
+from training_run import END_SECONDS, MARK, RANKS, STOP_EXIT, processes_of
 
 ASKING = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT]
 
@@ -81,7 +81,7 @@ def closed_terminal(arena, random, verdict):
     arena.log.write_text("")
     # `setsid --ctty` gives the run this terminal, as a window does; closing the other end is what a lost window does.
     command = ["setsid", "--ctty", "--wait", arena.binary, "launch", "--nproc_per_node", RANKS, "--", *arena.command()]
-    env = os.environ | {"TRIREME_TORTURE": arena.mark, "OMP_NUM_THREADS": "1", "TMPDIR": str(arena.temporary)}
+    env = os.environ | {MARK: arena.mark, "OMP_NUM_THREADS": "1", "TMPDIR": str(arena.temporary)}
     arena.process = subprocess.Popen([str(w) for w in command], env=env, stdin=terminal, stdout=terminal, stderr=terminal)
     os.close(terminal)
     os.set_blocking(controller, False)

@@ -121,18 +121,18 @@ class Arena:
 
     # One attempt.
 
-    def command(self, *more, resume="auto"):
+    def command(self, *more):
         return ["train", "--model_name_or_path", self.shared / "model", "--train_file", self.shared / "tokens",
                 *LAYOUTS[self.layout], "--max_seq_length", "128", "--per_device_train_batch_size", "1",
                 "--max_steps", STEPS, "--save_steps", SAVE_EVERY, "--save_total_limit", "2", "--logging_steps", "1",
                 "--report_to", "none", "--peak_tflops", "0.1", "--ddp_timeout", DDP_TIMEOUT_SECONDS,
-                "--resume_from_checkpoint", resume, "--output_dir", self.output_dir, *more]
+                "--resume_from_checkpoint", "auto", "--output_dir", self.output_dir, *more]
 
     def start(self, *launch, before=(), command=None, **options):
         """`trireme launch`, `before` in front of it (timeout, prlimit, ...)."""
         self.log = self.folder / f"attempt-{uuid.uuid4().hex[:8]}.log"
         with open(self.log, "wb") as output:
-            environment = {"TMPDIR": str(self.temporary)} | options.pop("environment", {})
+            environment = {"TMPDIR": str(self.temporary)}
             command = ["--", *(command or self.command())]
             nodes = options.pop("nodes", 1)
             if nodes == 2:
@@ -145,7 +145,6 @@ class Arena:
                 self.other_node = start_marked([*launcher, "--node_rank", 1, *command], self.mark, output, environment, **options)
                 launcher += ["--node_rank", 0]
             self.process = start_marked([*launcher, *command], self.mark, output, environment, **options)
-        return self.process
 
     def text(self):
         return self.log.read_text(errors="replace") if self.log else ""
@@ -299,17 +298,6 @@ class Arena:
         if temporaries:
             verdict.left_behind.append(f"{temporaries} in checkpoints/")
         self.reset()
-
-    def finish(self, verdict):
-        """Goes on undisturbed to the end."""
-        self.start()
-        code = self.wait(300)
-        if code != 0:
-            verdict.lost.append(f"could not go on: exit {code}: {self.tail()}")
-            self.end_all()
-            self.reset()
-            return
-        self.check_finished(verdict)
 
     def tail(self):
         return " | ".join(self.text().splitlines()[-3:])[:600]
