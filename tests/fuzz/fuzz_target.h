@@ -2,8 +2,7 @@
 // any bytes: take them, or refuse them with a DataError or ConfigError that names the file and stays short.
 // Whatever else happens is a crash: another exception, a signal, a sanitizer's report.
 //
-//   ./dev fuzz NAME           libFuzzer calls it with mutated bytes (docs/development is in README:
-//                             "Fuzzing")
+//   ./dev fuzz NAME           libFuzzer calls it with mutated bytes
 //   fuzz_replay_test          calls it with the seeds of corpus/NAME and with every crash found, kept in
 //                             regressions/NAME
 #pragma once
