@@ -1,7 +1,8 @@
 # trireme_library(NAME SOURCES a.cpp ... [DEPENDS trireme_base ...] [TORCH])
 #   one static library a folder; TORCH gives libtorch and the shared precompiled header.
-# trireme_test(NAME SOURCES a_test.cpp ... DEPENDS ... [LABELS unit] [TORCH] [TIMEOUT seconds] [NOT_PACKAGED])
-#   one test binary and one ctest entry (each start loads libtorch, so a binary holds a folder's tests).
+# trireme_test(NAME SOURCES a_test.cpp ... DEPENDS ... [LABELS unit] [TORCH] [TIMEOUT seconds] [NOT_PACKAGED] [WAITS])
+#   one test binary and one ctest entry (each start loads libtorch, so a binary holds a folder's tests); WAITS: it waits more
+#   than it computes, and runs as several processes at once.
 #
 # The presets compile eight files of a folder as one, for each start with torch's headers costs seconds. So names in
 # unnamed namespaces are unique in a folder; a test file with short names of its own lies in a namespace of its own.

@@ -14,7 +14,7 @@ namespace {
 
 template <typename F>
 void for_sources(const F& body) {
-  for (const char* folder : {"trireme", "tests", "bench"}) {
+  for (const char* folder : {"trireme", "tests", "bench", "python", "tools"}) {
     const fs::path root = trireme::testing::source_folder() / folder;
     if (!fs::exists(root)) continue;
     for (const auto& entry : fs::recursive_directory_iterator(root)) {
