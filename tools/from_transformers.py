@@ -37,12 +37,12 @@ def xxh3():
     """bytes -> XXH3 of 64 bits as 16 hexadecimal digits."""
     try:
         import xxhash
-        return lambda data: xxhash.xxh3_64_hexdigest(data)
+        return xxhash.xxh3_64_hexdigest
     except ImportError:
         pass
     name = ctypes.util.find_library("xxhash")
     if name is None:
-        sys.exit("from_transformers: neither libxxhash nor Python's xxhash is installed: pip install xxhash")
+        refuse("neither libxxhash nor Python's xxhash is installed: pip install xxhash")
     function = ctypes.CDLL(name).XXH3_64bits
     function.argtypes, function.restype = [ctypes.c_char_p, ctypes.c_size_t], ctypes.c_uint64
     return lambda data: f"{function(data, len(data)):016x}"

@@ -177,24 +177,12 @@ def expected(config_json):
 def main():
     rng = random.Random(11)
     rows = []
-    for number in range(40):
-        config = draw(rng, ["llama", "mistral", "qwen2", "qwen3"][number % 4])
-        rows.append(json.dumps({"config": config, "expected": expected(config)}))
-    for number in range(16):
-        config = draw(rng, ["gemma", "gemma3_text"][number % 2])
-        rows.append(json.dumps({"config": config, "expected": expected(config)}))
-    for number in range(12):
-        config = draw(rng, ["mixtral", "qwen3_moe"][number % 2])
-        rows.append(json.dumps({"config": config, "expected": expected(config)}))
-    for number in range(12):
-        config = draw(rng, ["ministral", "ministral3"][number % 2])
-        rows.append(json.dumps({"config": config, "expected": expected(config)}))
-    for number in range(16):
-        config = draw(rng, ["qwen2_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"][number % 4])
-        rows.append(json.dumps({"config": config, "expected": expected(config)}))
-    for _ in range(10):
-        config = draw(rng, "gemma2")
-        rows.append(json.dumps({"config": config, "expected": expected(config)}))
+    for times, families in ((10, ["llama", "mistral", "qwen2", "qwen3"]), (8, ["gemma", "gemma3_text"]), (6, ["mixtral", "qwen3_moe"]),
+                            (6, ["ministral", "ministral3"]), (4, ["qwen2_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"]),
+                            (10, ["gemma2"])):
+        for family in families * times:
+            config = draw(rng, family)
+            rows.append(json.dumps({"config": config, "expected": expected(config)}))
     out = pathlib.Path(__file__).resolve().parent / "fixtures" / "configs.json"
     out.write_text("[\n" + ",\n".join(rows) + "\n]\n")
     print(f"{out.name}: {len(rows)} configurations, {out.stat().st_size} bytes")
