@@ -8,9 +8,9 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/safetensors.h"
-#include "trireme/base/safetensors_writer.h"
 #include "trireme/model/unit_weights.h"
 
+#include "tests/model/tensor_file.h"
 #include "tests/support/error_message.h"
 #include "tests/support/source_folder.h"
 #include "tests/support/temporary_folder.h"
@@ -25,7 +25,9 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::message_of;
+using testing::NamedTensors;
 using testing::TemporaryFolder;
+using testing::write_tensors;
 
 class CheckpointFiles : public ::testing::Test {
  protected:
@@ -56,21 +58,15 @@ class CheckpointFiles : public ::testing::Test {
       reader.read_unit(unit, flat);
     }
   }
-  // The model's own tensors, some left out or given another shape.
+  // The model's own tensors, one of them left out or given another shape.
   void write_but(const ModelConfig& config, const std::string& name,
                  const std::vector<int64_t>& other_shape) const {
-    std::vector<SafetensorsSpec> specs;
+    NamedTensors tensors;
     for (const UnitSpec& unit : make_model_layout(config).units)
-      for (const ParameterSpec& spec : unit.parameters) {
-        if (spec.name != name) specs.push_back({spec.name, "F32", spec.shape});
-        if (spec.name == name && !other_shape.empty()) specs.push_back({name, "F32", other_shape});
-      }
-    SafetensorsWriter writer(folder_ / "model.safetensors", specs);
-    for (const SafetensorsSpec& spec : specs) {
-      const at::Tensor zeros = at::zeros(spec.shape, at::kFloat);
-      writer.write(spec.name, zeros.const_data_ptr(), static_cast<int64_t>(zeros.nbytes()));
-    }
-    writer.finish();
+      for (const ParameterSpec& spec : unit.parameters)
+        if (spec.name != name || !other_shape.empty())
+          tensors.emplace_back(spec.name, at::zeros(spec.name == name ? other_shape : spec.shape));
+    write_tensors(folder_ / "model.safetensors", tensors);
   }
 
   TemporaryFolder folder_;
@@ -157,11 +153,8 @@ TEST_F(CheckpointFiles, a_truncated_or_missing_shard_is_named) {
 
 TEST_F(CheckpointFiles, integer_weights_are_refused) {
   const ModelConfig config = tiny();
-  write_but(config, "", {});
-  SafetensorsWriter writer(folder_ / "model.safetensors", {{"model.embed_tokens.weight", "I8", {50, 24}}});
-  const std::string zeros(1200, '\0');
-  writer.write("model.embed_tokens.weight", zeros.data(), 1200);
-  writer.finish();
+  write_tensors(folder_ / "model.safetensors",
+                {{"model.embed_tokens.weight", at::zeros({50, 24}, at::kChar)}});
   EXPECT_THAT(message_of<DataError>([&] { read_all(folder_.path(), config); }),
               HasSubstr("quantized weights cannot be trained"));
 }
@@ -169,29 +162,21 @@ TEST_F(CheckpointFiles, integer_weights_are_refused) {
 TEST_F(CheckpointFiles, tensors_that_no_unit_uses_are_listed_but_not_rotary_buffers) {
   const ModelConfig config = tiny(true);
   const ModelLayout layout = make_model_layout(config);
-  std::vector<SafetensorsSpec> specs;
+  NamedTensors tensors;
   for (const UnitSpec& unit : layout.units)
-    for (const ParameterSpec& spec : unit.parameters) specs.push_back({spec.name, "F32", spec.shape});
-  specs.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {3}});
-  specs.push_back({"score.weight", "F32", {2}});
-  specs.push_back({"lm_head.weight", "F32", {50, 24}});
-  const auto write_head = [&](float head) {
-    SafetensorsWriter writer(folder_ / "model.safetensors", specs);
-    for (const SafetensorsSpec& spec : specs) {
-      const at::Tensor values = at::full(spec.shape, spec.name == "lm_head.weight" ? head : 0.F, at::kFloat);
-      writer.write(spec.name, values.const_data_ptr(), static_cast<int64_t>(values.nbytes()));
-    }
-    writer.finish();
-  };
-  write_head(0);
+    for (const ParameterSpec& spec : unit.parameters) tensors.emplace_back(spec.name, at::zeros(spec.shape));
+  tensors.emplace_back("model.layers.0.self_attn.rotary_emb.inv_freq", at::zeros({3}));
+  tensors.emplace_back("score.weight", at::zeros({2}));
+  tensors.emplace_back("lm_head.weight", at::zeros({50, 24}));
+  write_tensors(folder_ / "model.safetensors", tensors);
   EXPECT_THAT(CheckpointReader(folder_.path()).unused_names(layout), ElementsAre("score.weight"));
   const ParameterSpec& words = layout.units[0].parameters[0];
   const CheckpointReader reader(folder_.path());
   ASSERT_NE(reader.second_stored(words, layout), nullptr);
   EXPECT_EQ(reader.second_stored(words, layout)->name, "lm_head.weight");
   EXPECT_EQ(reader.second_stored(layout.units[1].parameters[0], layout), nullptr);
-  specs.back().shape = {24, 50};
-  write_head(0);
+  tensors.back().second = at::zeros({24, 50});
+  write_tensors(folder_ / "model.safetensors", tensors);
   EXPECT_THAT(message_of<DataError>([&] { CheckpointReader(folder_.path()).second_stored(words, layout); }),
               HasSubstr("differs from 'model.embed_tokens.weight'"));
 }
@@ -209,26 +194,22 @@ TEST_F(CheckpointFiles, experts_that_lie_in_one_tensor_are_read_like_those_that_
   };
   const auto write_joined = [&](size_t layers, const std::vector<int64_t>& changed_shape = {},
                                 bool both = false) {
-    std::vector<SafetensorsSpec> specs;
-    std::vector<at::Tensor> values;
+    NamedTensors tensors;
     for (size_t u = 0; u < layout.units.size(); ++u) {
       const UnitSpec& unit = layout.units[u];
       const at::Tensor flat = read(apart, unit);
       const bool joined = u > 0 && u <= layers;
       const auto add = [&](const ParameterSpec& spec) {
-        specs.push_back({spec.name, "F32", spec.shape});
-        values.push_back(parameter_view(flat, spec).contiguous());
+        tensors.emplace_back(spec.name, parameter_view(flat, spec));
       };
       for (const ParameterSpec& spec : unit.parameters)
         if (!joined || both || spec.name.find(".experts.") == std::string::npos) add(spec);
       for (const ParameterSpec& spec : unit.joined)
         if (joined) add(spec);
-      if (joined && !changed_shape.empty()) specs.back().shape = changed_shape;
+      if (joined && !changed_shape.empty())
+        tensors.back().second = tensors.back().second.reshape(changed_shape);
     }
-    SafetensorsWriter writer(folder_ / "model.safetensors", specs);
-    for (size_t i = 0; i < specs.size(); ++i)
-      writer.write(specs[i].name, values[i].const_data_ptr(), static_cast<int64_t>(values[i].nbytes()));
-    writer.finish();
+    write_tensors(folder_ / "model.safetensors", tensors);
   };
   for (const size_t layers : {1, 2}) {
     write_joined(layers);
@@ -273,13 +254,7 @@ class EncoderFiles : public CheckpointFiles {
     return named;
   }
   void write(const Named& named) const {
-    std::vector<SafetensorsSpec> specs;
-    specs.reserve(named.size());
-    for (const auto& [name, tensor] : named) specs.push_back({name, "F32", tensor.sizes().vec()});
-    SafetensorsWriter writer(folder_ / "model.safetensors", specs);
-    for (const auto& [name, tensor] : named)
-      writer.write(name, tensor.const_data_ptr(), static_cast<int64_t>(tensor.nbytes()));
-    writer.finish();
+    write_tensors(folder_ / "model.safetensors", NamedTensors(named.begin(), named.end()));
   }
   void expect_read(const Named& expected) const {
     const ModelLayout layout = make_model_layout(tiny_bert());

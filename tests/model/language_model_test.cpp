@@ -7,12 +7,12 @@
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
-#include "trireme/base/safetensors_writer.h"
 #include "trireme/model/computed_fields.h"
 #include "trireme/model/model_config.h"
 #include "trireme/model/rope_config.h"
 #include "trireme/model/rope_override.h"
 
+#include "tests/model/tensor_file.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 
@@ -54,17 +54,11 @@ Json inside(const Json& whole) {
 
 class LanguageModels : public ::testing::Test {
  protected:
-  // Tensors of `rows` rows, each with its first value.
+  // Tensors of two values, of which the second is given.
   void write(const std::vector<std::pair<std::string, float>>& tensors) const {
-    std::vector<SafetensorsSpec> specs;
-    specs.reserve(tensors.size());
-    for (const auto& [name, value] : tensors) specs.push_back({name, "F32", {2}});
-    SafetensorsWriter writer(folder_ / "model.safetensors", specs);
-    for (const auto& [name, value] : tensors) {
-      const std::vector<float> values{1, value};
-      writer.write(name, values.data(), 8);
-    }
-    writer.finish();
+    testing::NamedTensors named;
+    for (const auto& [name, value] : tensors) named.emplace_back(name, at::tensor({1.F, value}));
+    testing::write_tensors(folder_ / "model.safetensors", named);
   }
   Json tied(const Json& config) const {
     return language_model_of(config, "config.json", folder_.path())

@@ -7,11 +7,11 @@
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
-#include "trireme/base/safetensors_writer.h"
 #include "trireme/model/checkpoint_files.h"
 #include "trireme/model/language_model.h"
 #include "trireme/model/rope_override.h"
 
+#include "tests/model/tensor_file.h"
 #include "tests/support/error_message.h"
 #include "tests/support/source_folder.h"
 #include "tests/support/temporary_folder.h"
@@ -26,7 +26,9 @@ using ::testing::AllOf;
 using testing::bytes_of;
 using ::testing::HasSubstr;
 using testing::message_of;
+using testing::NamedTensors;
 using testing::TemporaryFolder;
+using testing::write_tensors;
 
 fs::path fixture(const std::string& name) {
   return testing::source_folder() / "tests/parity/fixtures" / name;
@@ -89,25 +91,17 @@ TEST_P(WholeModelFolder, files_dtypes_tokenizer_and_what_prepares_images_stay_an
   const TemporaryFolder sharded;
   const SafetensorsSet tensors(fixture(GetParam()));
   Json index = {{"weight_map", Json::object()}};
-  std::map<std::string, std::vector<SafetensorsSpec>> files;
+  std::map<std::string, NamedTensors> files;
   for (const std::string& name : tensors.names()) {
-    const SafetensorsEntry& entry = tensors.at(name);
     const std::string file = name.find("layers.1") == std::string::npos ? "a.safetensors" : "b.safetensors";
     index["weight_map"][name] = file;
-    files[file].push_back({name, "BF16", entry.shape});
+    files[file].emplace_back(name, at::ones(tensors.at(name).shape, at::kBFloat16));
   }
   // A head that repeats the embedding, as in files that were pickles once.
-  const std::vector<int64_t> shape{config.vocab_size, config.hidden_size};
-  files["b.safetensors"].push_back({"language_model.lm_head.weight", "BF16", shape});
+  files["b.safetensors"].emplace_back("language_model.lm_head.weight",
+                                      at::ones({config.vocab_size, config.hidden_size}, at::kBFloat16));
   index["weight_map"]["language_model.lm_head.weight"] = "b.safetensors";
-  for (const auto& [file, specs] : files) {
-    SafetensorsWriter writer(sharded / file, specs);
-    for (const SafetensorsSpec& spec : specs) {
-      const at::Tensor values = at::ones(spec.shape, at::kBFloat16);
-      writer.write(spec.name, values.const_data_ptr(), static_cast<int64_t>(values.nbytes()));
-    }
-    writer.finish();
-  }
+  for (const auto& [file, named] : files) write_tensors(sharded / file, named);
   replace_file(sharded / "model.safetensors.index.json", index.dump());
   replace_file(sharded / "config.json", read_json(fixture(GetParam()) / "config.json").dump());
   for (const char* name : {"tokenizer.json", "preprocessor_config.json", "chat_template.jinja",
@@ -179,24 +173,19 @@ TEST_P(WholeModelFolder, a_tensor_under_two_names_and_a_value_beyond_its_dtype_a
   const ModelConfig config = read_model_config(fixture(GetParam()));
   const ModelLayout layout = make_model_layout(config);
   const SafetensorsSet tensors(fixture(GetParam()));
-  const auto write = [&](const fs::path& dir, const char* dtype, at::ScalarType type,
-                         const std::string& more) {
-    std::vector<SafetensorsSpec> specs;
-    for (const std::string& name : tensors.names()) specs.push_back({name, dtype, tensors.at(name).shape});
-    if (!more.empty()) specs.push_back({more, dtype, {2000}});
-    SafetensorsWriter writer(dir / "model.safetensors", specs);
-    for (const SafetensorsSpec& spec : specs) {
-      const at::Tensor values = at::ones(spec.shape, type);
-      writer.write(spec.name, values.const_data_ptr(), static_cast<int64_t>(values.nbytes()));
-    }
-    writer.finish();
+  const auto write = [&](const fs::path& dir, at::ScalarType type, const std::string& more) {
+    NamedTensors named;
+    for (const std::string& name : tensors.names())
+      named.emplace_back(name, at::ones(tensors.at(name).shape, type));
+    if (!more.empty()) named.emplace_back(more, at::ones({2000}, type));
+    write_tensors(dir / "model.safetensors", named);
     copy_durable(fixture(GetParam()) / "config.json", dir / "config.json");
   };
   const TemporaryFolder twice, half;
-  write(twice.path(), "F32", at::kFloat, "model.language_model.norm.weight");
+  write(twice.path(), at::kFloat, "model.language_model.norm.weight");
   EXPECT_THAT(message_of<DataError>([&] { check_whole_model(twice.path(), config); }),
               HasSubstr("norm.weight"));
-  write(half.path(), "F16", at::kHalf, "");
+  write(half.path(), at::kHalf, "");
   EXPECT_THAT(message_of<ConfigError>([&] {
                 write_whole_model(out_.path(), half.path(), config, layout, [&](int unit) {
                   return at::full({layout.units[static_cast<size_t>(unit)].elements}, 1e6, at::kFloat);
