@@ -252,13 +252,12 @@ TEST_F(PackingTest, a_long_document_is_cut_or_only_its_beginning_is_read_or_noth
               for (int64_t t = piece.begin; t < piece.end; ++t) read.push_back(t);
           std::ranges::sort(read);
           EXPECT_EQ(read, expected) << name_of(rule) << " S " << S;
-          const auto with_target = [&](const PackedRow& row) { return row.goes_on; };
           if (packing == Packing::none &&
               rule == truncate) {  // a target behind the piece, where the document goes on
             const PackedRows predicted(set_.set, range, {packing, rule}, S, /*next_token_targets=*/true);
             for (int64_t row = 0; row < predicted.count(); ++row) {
               const TokenSpan piece = predicted.row(row).pieces.at(0);
-              EXPECT_EQ(with_target(predicted.row(row)),
+              EXPECT_EQ(predicted.row(row).goes_on,
                         piece.end < range.end && set_.same_document(piece.begin, piece.end));
             }
           }

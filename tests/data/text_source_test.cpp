@@ -147,8 +147,7 @@ TEST(TextSource, a_wrong_line_is_named_with_file_and_line) {
       texts(source);
     });
   };
-  EXPECT_THAT(message("{\"text\": \"a\"}\n{\"text\": \"b\"\n"),
-              AllOf(HasSubstr("a.jsonl:2: not valid JSON")));
+  EXPECT_THAT(message("{\"text\": \"a\"}\n{\"text\": \"b\"\n"), HasSubstr("a.jsonl:2: not valid JSON"));
   EXPECT_THAT(message("{\"text\": \"a\"}\n\n{\"txt\": \"b\"}\n"),
               AllOf(HasSubstr("a.jsonl:3"), HasSubstr("--text_field")));
   EXPECT_THAT(message("{\"text\": 5}\n"), HasSubstr("a.jsonl:1: \"text\" is number; expected a string"));
@@ -233,7 +232,7 @@ TEST(TextSource, what_is_no_text_is_named_with_what_to_do) {
   EXPECT_THAT(texts(source), ElementsAre("text"));
   EXPECT_EQ(source.counts().left_out_files, 9);
   ASSERT_EQ(source.counts().left_out.size(), 5U) << "the first few";
-  EXPECT_THAT(source.counts().left_out[3], AllOf(HasSubstr("in/3 is a PDF")));
+  EXPECT_THAT(source.counts().left_out[3], HasSubstr("in/3 is a PDF"));
 }
 
 TEST(TextSource, json_that_is_named_has_lines_and_in_a_folder_is_text) {

@@ -328,6 +328,7 @@ TEST(ModelConfig, nonsense_sizes_and_wrong_types_name_the_key) {
   EXPECT_THAT(with(R"("num_attention_heads":4,"num_key_value_heads":4,"hidden_size":60)"),
               HasSubstr("head_dim is 15"));
   EXPECT_THAT(with(R"("head_dim":0)"), HasSubstr("head_dim is 0"));
+  EXPECT_THAT(with(R"("head_dim":65538)"), HasSubstr("an even width, 2 to 65536"));
   EXPECT_THAT(with(R"("rms_norm_eps":0)"), HasSubstr("rms_norm_eps is 0"));
   EXPECT_THAT(with(R"("eos_token_id":"</s>")"), HasSubstr("eos_token_id"));
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/base/folder_entries.h"
 #include "trireme/data/chat_format.h"
 #include "trireme/data/indexed_dataset.h"
 #include "trireme/data/indexed_dataset_writer.h"
@@ -85,10 +86,8 @@ void add_document(const IndexedDataset& set, TokenSpan document, std::vector<int
 }
 
 void refuse_itself(const std::vector<SourceOfMix>& sources, const std::filesystem::path& prefix) {
-  std::error_code different;
   for (const SourceOfMix& source : sources)
-    if (std::filesystem::equivalent(indexed_dataset_bin(source.prefix), indexed_dataset_bin(prefix),
-                                    different))
+    if (are_one(indexed_dataset_bin(source.prefix), indexed_dataset_bin(prefix)))
       throw ConfigError(cat(prefix.string(), ": is a set of the mix itself: choose another name"));
 }
 

@@ -10,12 +10,11 @@
 //   best_fit     a a a a c c | b b b b b b | d d d d d .                 whole documents, packed (best_fit.h)
 //
 // A document that a window's border cuts begins anew after it. With none and best_fit a document longer than a
-// row is cut into pieces of S; or its first piece alone is kept, or none (LongDocuments). A token's target is the next
-// token of its document, even in the next window or
-// piece. The last token of a document has no target (with concat, its target is the next document's first
-// token). Each padding token (.) is a document of one token, so that no other token attends to it, and has no
-// target. Tokens of prompts (prompts.h) are no targets either. A piece without any target is in no row, nor is
-// such a window of a set with prompts.
+// row is cut into pieces of S; or its first piece alone is kept, or none (LongDocuments). A token's target is
+// the next token of its document, even in the next window or piece. The last token of a document has no target
+// (with concat, its target is the next document's first token). Each padding token (.) is a document of one
+// token, so that no other token attends to it, and has no target. Tokens of prompts (prompts.h) are no targets
+// either. A piece without any target is in no row, nor is such a window of a set with prompts.
 //
 // N tokens give W = (N - 1) / S whole windows, which leave a token for the last target. Tokens after the last
 // window are in no row. Nothing here is collective.

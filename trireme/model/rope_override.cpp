@@ -86,10 +86,9 @@ Json scaling_of(const std::string& text, const ModelConfig& before) {
   const bool keeps_share = same_kind || before.rope.kind != RopeKind::proportional;
   if (keeps_share && own.contains(kTurningShare) && !rope.contains(kTurningShare))
     rope[kTurningShare] = own[kTurningShare];
-  if (!same_kind) return rope;
-  if (text.starts_with('{')) return rope;
+  if (!same_kind || text.starts_with('{')) return rope;
   for (const char* key : {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor",
-                          "truncate", "low_freq_factor", "high_freq_factor", kTurningShare})
+                          "truncate", "low_freq_factor", "high_freq_factor"})
     if (own.contains(key)) rope[key] = own[key];
   return rope;
 }

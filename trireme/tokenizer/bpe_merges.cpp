@@ -22,6 +22,10 @@ bool is_empty(const Json& model, const char* key) {
          model[key] == 0.0;
 }
 
+uint64_t key_of(int32_t left, int32_t right) {
+  return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
+}
+
 std::pair<std::string, std::string> read_pair(const Json& merge, const std::string& origin, size_t index) {
   if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string())
     return {merge[0].get<std::string>(), merge[1].get<std::string>()};
@@ -47,15 +51,12 @@ size_t MergeTable::slot(uint64_t key) const {
 }
 
 void MergeTable::insert(int32_t left, int32_t right, Merge merge) {
-  const uint64_t key =
-      static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+  const uint64_t key = key_of(left, right);
   slots_[slot(key)] = {key, merge};
 }
 
 MergeTable::Merge MergeTable::find(int32_t left, int32_t right) const {
-  const uint64_t key =
-      static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
-  return slots_[slot(key)].merge;
+  return slots_[slot(key_of(left, right))].merge;
 }
 
 BpeMerges::BpeMerges(const Json& model, const Vocabulary& vocabulary, const std::string& origin,
