@@ -124,13 +124,9 @@ def reference(model, input_ids, labels):
     """One forward and backward in the model's dtype -> the tensors of the reference file, fp32."""
     model.zero_grad(set_to_none=True)
     model.eval()
-    if model.dtype == torch.float64:
-        with KeepFloat64():
-            out = model(input_ids=input_ids, labels=labels, use_cache=False)
-            assert out.loss.dtype == out.logits.dtype == torch.float64
-            out.loss.backward()
-    else:
+    with KeepFloat64():
         out = model(input_ids=input_ids, labels=labels, use_cache=False)
+        assert out.loss.dtype == out.logits.dtype == model.dtype
         out.loss.backward()
     result = {
         "input_ids": input_ids,

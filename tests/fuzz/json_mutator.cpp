@@ -23,47 +23,13 @@ void collect(Json& json, std::vector<Json*>& all, int depth = 0) {
 }
 
 Json odd_value(std::mt19937& random) {
-  static const std::vector<Json> kValues{nullptr,
-                                         true,
-                                         false,
-                                         0,
-                                         1,
-                                         -1,
-                                         2,
-                                         7,
-                                         64,
-                                         255,
-                                         65535,
-                                         65536,
-                                         2147483647,
-                                         2147483648,
-                                         -2147483649,
-                                         9007199254740993,
-                                         9223372036854775807,
-                                         18446744073709551615U,
-                                         0.5,
-                                         -0.5,
-                                         1e30,
-                                         1e-300,
-                                         1.7e308,
-                                         "",
-                                         "a",
-                                         "..",
-                                         "/etc/passwd",
-                                         "rank-00001.safetensors",
-                                         "\xc3\xa9",
-                                         "F32",
-                                         "BF16",
-                                         "ByteLevel",
-                                         "Sequence",
-                                         "Split",
-                                         std::string(300, 'x'),
-                                         Json::array(),
-                                         Json::object(),
-                                         Json::array({0, 1}),
-                                         Json::object({{"type", "ByteLevel"}}),
-                                         Json::object({{"Regex", "(a*)*b"}})};
-  return kValues[random() % kValues.size()];
+  static const Json kValues = Json::parse(R"([
+    null, true, false, 0, 1, -1, 2, 7, 64, 255, 65535, 65536, 2147483647, 2147483648, -2147483649,
+    9007199254740993, 9223372036854775807, 18446744073709551615, 0.5, -0.5, 1e30, 1e-300, 1.7e308,
+    "", "a", "..", "/etc/passwd", "rank-00001.safetensors", "\u00e9", "F32", "BF16", "ByteLevel", "Sequence", "Split",
+    [], {}, [0, 1], {"type": "ByteLevel"}, {"Regex": "(a*)*b"}])");
+  const size_t chosen = random() % (kValues.size() + 1);
+  return chosen < kValues.size() ? kValues[chosen] : Json(std::string(300, 'x'));
 }
 
 void mutate(Json& json, std::mt19937& random) {

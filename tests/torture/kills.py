@@ -3,7 +3,7 @@
 import os
 import signal
 
-from training_run import END_SECONDS, LOST_LAUNCHER_SECONDS, RANKS, STEPS, processes_of
+from training_run import END_SECONDS, LOST_LAUNCHER_SECONDS, RANKS, STEPS, processes_of, send
 
 
 def attack(arena, random, verdict):
@@ -26,11 +26,7 @@ def attack(arena, random, verdict):
     if target == "launcher":
         os.kill(random.choice([arena.process, arena.other_node or arena.process]).pid, signal.SIGKILL)
     elif target == "everything":
-        for pid in processes_of(arena.mark):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        send(processes_of(arena.mark), signal.SIGKILL)
     else:
         os.kill(pids[target], signal.SIGKILL)
     code = arena.check_ended(verdict, 120 if restarts else END_SECONDS + (LOST_LAUNCHER_SECONDS if nodes == 2 else 0))

@@ -3,10 +3,9 @@
 import os
 import socket
 import struct
-import subprocess
 import time
 
-from training_run import CONFIG_EXIT, DDP_TIMEOUT_SECONDS, END_SECONDS, RANKS, STOP_EXIT, Beside, free_port, processes_of, start_marked
+from training_run import CONFIG_EXIT, DDP_TIMEOUT_SECONDS, END_SECONDS, RANKS, STOP_EXIT, Beside, exit_of, free_port, processes_of, start_marked
 
 
 def listening_ports(mark):
@@ -86,13 +85,6 @@ def hand_started(arena, rank, port, secret):
     log = arena.folder / f"attempt-{rank}-{secret[:4]}-{time.monotonic_ns()}.log"
     with open(log, "wb") as output:
         return start_marked([arena.binary, *arena.command()], arena.mark, output, environment), log
-
-
-def exit_of(process, seconds):
-    try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return None
 
 
 def stranger_at_the_port(arena, random, verdict):

@@ -6,9 +6,8 @@ norms, rates and tokens of all steps are the same, but for the rounding of fp32.
 
 import json
 import shutil
-import subprocess
 
-from training_run import start_marked
+from training_run import exit_of, start_marked
 
 STEPS, SAVE_EVERY = 4, 2
 END_SECONDS = 120
@@ -21,11 +20,10 @@ def ended(arena, *words):
     log = arena.folder / "options.log"
     with open(log, "wb") as output:
         process = start_marked([arena.binary, *words], arena.mark, output, {"TMPDIR": str(arena.temporary)})
-    try:
-        return process.wait(END_SECONDS), log.read_text(errors="replace")[-600:]
-    except subprocess.TimeoutExpired:
+    code = exit_of(process, END_SECONDS)
+    if code is None:
         arena.end_all()
-        return None, log.read_text(errors="replace")[-600:]
+    return code, log.read_text(errors="replace")[-600:]
 
 
 def draw_model(arena, random, folder):

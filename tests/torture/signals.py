@@ -7,17 +7,9 @@ import signal
 import subprocess
 import time
 
-from training_run import END_SECONDS, MARK, RANKS, STOP_EXIT, processes_of
+from training_run import END_SECONDS, MARK, RANKS, STOP_EXIT, processes_of, send
 
 ASKING = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT]
-
-
-def send(pids, number):
-    for pid in pids:
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            pass
 
 
 def check_stopped(arena, verdict, moment, what, exits=(STOP_EXIT,)):

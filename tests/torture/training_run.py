@@ -79,6 +79,23 @@ def processes_of(mark):
     return found
 
 
+def send(pids, number):
+    """A signal to those of them that are still there."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+
+
+def exit_of(process, seconds):
+    """The exit code (negative: a signal); None when it did not end."""
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+
+
 class Arena:
     def __init__(self, binary, folder, layout, base=None):
         """`base`: an arena of the same layout whose model, tokens and undisturbed run serve here too."""
@@ -150,22 +167,14 @@ class Arena:
         return self.log.read_text(errors="replace") if self.log else ""
 
     def wait(self, seconds):
-        """The exit code (negative: a signal); None when it did not end."""
-        try:
-            return self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
+        return exit_of(self.process, seconds)
 
     def rank_pids(self):
         return {rank: pid for pid, rank in processes_of(self.mark).items() if rank is not None}
 
     def end_all(self):
         """Whatever is left ends now; a rank stopped by SIGSTOP too."""
-        for pid in processes_of(self.mark):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        send(processes_of(self.mark), signal.SIGKILL)
         if self.process:
             self.wait(30)
 
@@ -258,11 +267,8 @@ class Arena:
         code = self.wait(seconds)
         other_node, self.other_node = self.other_node, None
         if code is not None and other_node:
-            try:
-                of_other = other_node.wait(seconds + LOST_LAUNCHER_SECONDS)
-                code = code or of_other
-            except subprocess.TimeoutExpired:
-                code = None
+            of_other = exit_of(other_node, seconds + LOST_LAUNCHER_SECONDS)
+            code = None if of_other is None else code or of_other
         if code is None:
             verdict.late.append(f"still running {seconds} s later")
             self.end_all()
