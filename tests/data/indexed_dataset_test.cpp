@@ -1,9 +1,7 @@
 // The files are Megatron-LM's, byte for byte, and a damaged one is refused with its position.
 #include "trireme/data/indexed_dataset.h"
 
-#include <csignal>
 #include <numeric>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
@@ -15,6 +13,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/file_bytes.h"
 #include "tests/support/file_operations.h"
+#include "tests/support/small_files.h"
 #include "tests/support/temporary_folder.h"
 
 namespace trireme {
@@ -326,20 +325,13 @@ TEST(IndexedDatasetWriter, of_a_token_type_takes_the_ids_that_it_holds) {
 TEST(IndexedDatasetWriter, a_failed_write_leaves_nothing_and_keeps_the_older_set) {
   const TemporaryFolder folder;
   write_three_documents(folder / "set", 300);
-  rlimit before{};
-  getrlimit(RLIMIT_FSIZE, &before);
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  const rlimit small{1 << 20, before.rlim_max};  // stands for a disk that fills up
-  setrlimit(RLIMIT_FSIZE, &small);
-  const std::string message = message_of<DataError>([&] {
-    IndexedDatasetWriter writer(folder / "set", 300);
-    const std::vector<int32_t> document(3 << 20, 1);
-    writer.add_document(document);
-    writer.finish();
-  });
-  setrlimit(RLIMIT_FSIZE, &before);
-  std::signal(SIGXFSZ, handler);
-  EXPECT_THAT(message, HasSubstr("cannot be written"));
+  EXPECT_THAT(message_of<DataError>([&] {
+                const testing::SmallFiles full(1 << 20);
+                IndexedDatasetWriter writer(folder / "set", 300);
+                writer.add_document(std::vector<int32_t>(3 << 20, 1));
+                writer.finish();
+              }),
+              HasSubstr("cannot be written"));
   EXPECT_EQ(folder.files(), 2);
   EXPECT_EQ(bytes_of(folder / "set.idx"), kIndexBytes);
   EXPECT_EQ(bytes_of(folder / "set.bin"), kBinBytes);

@@ -103,7 +103,7 @@ int64_t token_bytes(TokenType type) {
 }
 
 TokenType token_type_for(int64_t vocab_size) {
-  return vocab_size < kWideVocabulary ? TokenType::uint16 : TokenType::int32;
+  return vocab_size < 65'500 ? TokenType::uint16 : TokenType::int32;
 }
 
 std::filesystem::path indexed_dataset_bin(const std::filesystem::path& prefix) {

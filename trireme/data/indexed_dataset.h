@@ -27,8 +27,7 @@ namespace trireme {
 enum class TokenType : uint8_t { uint8 = 1, int8 = 2, int16 = 3, int32 = 4, int64 = 5, uint16 = 8 };
 
 int64_t token_bytes(TokenType type);
-// Megatron-LM's choice: uint16 below so many ids, else int32.
-constexpr int64_t kWideVocabulary = 65'500;
+// Megatron-LM's choice: uint16 below 65,500 ids, else int32.
 TokenType token_type_for(int64_t vocab_size);
 
 // The name of one of the two files. `prefix` may end in .bin or .idx.

@@ -127,8 +127,8 @@ MixReport mix_sets(const std::vector<SourceOfMix>& sources, const std::filesyste
   if (fingerprint || !chats.empty()) {
     Json told = fingerprint.value_or(Json{{"format", 1}});
     write_chat_format(chats, told);
-    write_shared_fingerprint(prefix, std::move(told), report.documents, report.tokens, report.prompt_tokens,
-                             writer.largest_id());
+    write_shared_fingerprint(prefix, std::move(told),
+                             {report.documents, report.tokens, report.prompt_tokens, writer.largest_id()});
   }
   for (const Source& source : all) report.sources.push_back(source.of_mix());
   return report;

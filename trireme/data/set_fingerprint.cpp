@@ -109,10 +109,6 @@ void check_largest_id(const Json& made, const std::string& origin, int64_t vocab
                           "it again"));
 }
 
-void write_fingerprint(const fs::path& prefix, const Json& json) {
-  replace_file(set_fingerprint_file(prefix), json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
-}
-
 }  // namespace
 
 fs::path set_fingerprint_file(const fs::path& prefix) {
@@ -131,23 +127,20 @@ std::optional<fs::path> set_with_file(const fs::path& file) {
   return std::nullopt;
 }
 
-void write_set_fingerprint(const fs::path& prefix, const SetOrigin& origin) {
-  const std::string text = InputFile(origin.tokenizer, "a tokenizer.json").whole(kLargestTokenizerBytes);
-  const TokensById vocabulary = parse_vocabulary(text, origin.tokenizer.string());
+void write_set_fingerprint(const fs::path& prefix, const fs::path& tokenizer, bool end_of_text_appended,
+                           const SetCounts& counts) {
+  const std::string text = InputFile(tokenizer, "a tokenizer.json").whole(kLargestTokenizerBytes);
+  const TokensById vocabulary = parse_vocabulary(text, tokenizer.string());
   const auto tokens = static_cast<int64_t>(vocabulary.size());
   std::error_code error;
-  const fs::path absolute = fs::absolute(origin.tokenizer, error);
-  const Json json = {{"format", 1},
-                     {"tokenizer", (error ? origin.tokenizer : absolute).string()},
-                     {"tokenizer_sha256", hex_sha256(text)},
-                     {"vocabulary_sha256", sha256_of_first(tokens, vocabulary)},
-                     {"vocabulary", tokens},
-                     {"end_of_text_appended", origin.end_of_text_appended},
-                     {"documents", origin.documents},
-                     {"tokens", origin.tokens},
-                     {"prompt_tokens", origin.prompt_tokens},
-                     {"largest_id", origin.largest_id}};
-  write_fingerprint(prefix, json);
+  const fs::path absolute = fs::absolute(tokenizer, error);
+  Json fingerprint = {{"format", 1},
+                      {"tokenizer", (error ? tokenizer : absolute).string()},
+                      {"tokenizer_sha256", hex_sha256(text)},
+                      {"vocabulary_sha256", sha256_of_first(tokens, vocabulary)},
+                      {"vocabulary", tokens},
+                      {"end_of_text_appended", end_of_text_appended}};
+  write_shared_fingerprint(prefix, std::move(fingerprint), counts);
 }
 
 std::optional<Json> shared_fingerprint(const std::vector<fs::path>& prefixes) {
@@ -183,13 +176,13 @@ std::optional<Json> shared_fingerprint(const std::vector<fs::path>& prefixes) {
   return shared;
 }
 
-void write_shared_fingerprint(const fs::path& prefix, Json fingerprint, int64_t documents, int64_t tokens,
-                              int64_t prompt_tokens, int64_t largest_id) {
-  fingerprint.update({{"documents", documents},
-                      {"tokens", tokens},
-                      {"prompt_tokens", prompt_tokens},
-                      {"largest_id", largest_id}});
-  write_fingerprint(prefix, fingerprint);
+void write_shared_fingerprint(const fs::path& prefix, Json fingerprint, const SetCounts& counts) {
+  fingerprint.update({{"documents", counts.documents},
+                      {"tokens", counts.tokens},
+                      {"prompt_tokens", counts.prompt_tokens},
+                      {"largest_id", counts.largest_id}});
+  replace_file(set_fingerprint_file(prefix),
+               fingerprint.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 void check_set_fingerprint(const IndexedDataset& set, const fs::path& model_dir, int64_t vocab_size) {

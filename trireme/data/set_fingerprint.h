@@ -19,27 +19,22 @@
 
 namespace trireme {
 
-struct SetOrigin {
-  std::filesystem::path tokenizer;  // the tokenizer.json
-  bool end_of_text_appended = true;
-  int64_t documents = 0;
-  int64_t tokens = 0;
-  int64_t prompt_tokens = 0;
-  int64_t largest_id = 0;
+struct SetCounts {
+  int64_t documents = 0, tokens = 0, prompt_tokens = 0, largest_id = 0;
 };
 
 std::filesystem::path set_fingerprint_file(const std::filesystem::path& prefix);
 // PREFIX where `file` is one of the three of a set whose .bin and .idx are there; nullopt for other files.
 std::optional<std::filesystem::path> set_with_file(const std::filesystem::path& file);
-// Replaces an existing file. Throws DataError.
-void write_set_fingerprint(const std::filesystem::path& prefix, const SetOrigin& origin);
+// Of a set that this tokenizer.json made. Replaces an existing file. Throws DataError.
+void write_set_fingerprint(const std::filesystem::path& prefix, const std::filesystem::path& tokenizer,
+                           bool end_of_text_appended, const SetCounts& counts);
 
 // Of sets that are mixed: the first one's fingerprint, whose tokenizer all of them have; nullopt where a set has
 // none. Throws ConfigError where two say that their ids mean other tokens.
 std::optional<Json> shared_fingerprint(const std::vector<std::filesystem::path>& prefixes);
-// The same of a set with these counts. Throws DataError.
-void write_shared_fingerprint(const std::filesystem::path& prefix, Json fingerprint, int64_t documents,
-                              int64_t tokens, int64_t prompt_tokens, int64_t largest_id);
+// Writes one with these counts. Throws DataError.
+void write_shared_fingerprint(const std::filesystem::path& prefix, Json fingerprint, const SetCounts& counts);
 
 // If the set has a fingerprint, it must be that of as many documents, tokens and prompts' tokens. If it tells
 // the tokenizer and `model_dir` has a tokenizer.json, the set's ids must mean the same tokens in both; the model

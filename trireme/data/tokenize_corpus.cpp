@@ -139,8 +139,8 @@ CorpusReport tokenize_corpus(const Tokenizer& tokenizer, const std::vector<std::
   std::filesystem::remove(set_fingerprint_file(prefix), ignored);
   writer.finish();
   update();
-  write_set_fingerprint(prefix, {tokenizer.file(), options.append_end_of_text, report.documents,
-                                 report.tokens, report.prompt_tokens, writer.largest_id()});
+  write_set_fingerprint(prefix, tokenizer.file(), options.append_end_of_text,
+                        {report.documents, report.tokens, report.prompt_tokens, writer.largest_id()});
   return report;
 }
 

@@ -32,11 +32,6 @@ at::Tensor dynamic_ntk(const RopeConfig& rope, int64_t head_dim, int64_t plain_t
   return at::reciprocal(at::pow(base, exponents_of(head_dim)));
 }
 
-// Of a head's D / 2.
-int64_t turning_pairs(const RopeConfig& rope, int64_t head_dim) {
-  return static_cast<int64_t>(rope.turning_share * static_cast<double>(head_dim)) / 2;
-}
-
 // Number of the pair that turns `rotations` times within the original length (arXiv 2309.00071, section 3.2).
 double correction_dim(double rotations, double dim, double theta, double original_tokens) {
   return dim * std::log(original_tokens / (rotations * 2 * std::numbers::pi)) / (2 * std::log(theta));
@@ -89,9 +84,9 @@ at::Tensor llama3(int64_t head_dim, const RopeConfig& rope) {
   return at::where(between, blended, scaled);
 }
 
-// The others stand still, as if their wavelength had no end.
+// The pairs beyond the share stand still, as if their wavelength had no end.
 at::Tensor proportional(int64_t head_dim, const RopeConfig& rope) {
-  const int64_t turning = turning_pairs(rope, head_dim);
+  const int64_t turning = static_cast<int64_t>(rope.turning_share * static_cast<double>(head_dim)) / 2;
   at::Tensor inverse = plain(head_dim, rope.theta);
   inverse.narrow(0, turning, head_dim / 2 - turning).zero_();
   return inverse.div(rope.factor);
