@@ -326,9 +326,7 @@ std::unique_ptr<Head> make_head(const ModelConfig& config) {
 
 int64_t mlp_kept_width(const ModelConfig& config) {
   const int64_t before_input = config.layer_input_width > 0 ? config.hidden_size : 0;
-  if (config.experts_beside_mlp) return before_input + experts_beside_mlp_kept_width(config);
-  return before_input +
-         (config.num_experts > 0 ? expert_mlp_kept_width(config) : gated_mlp_kept_width(config));
+  return before_input + make_mlp(config)->kept_width();
 }
 
 }  // namespace trireme::decoder

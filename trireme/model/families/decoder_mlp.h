@@ -23,7 +23,10 @@ class DecoderMlp {
   virtual ~DecoderMlp() = default;
   DecoderMlp& operator=(DecoderMlp&&) = delete;
 
-  // x1 [T, M] += MLP(normed). `kept` [T, kept width below], contiguous, is filled where defined.
+  // Values a token that backward may be given, of a layer of the config's intermediate_size.
+  // ModelConfig::mlp_kept_width has a layer input's beside them.
+  virtual int64_t kept_width() const = 0;
+  // x1 [T, M] += MLP(normed). `kept` [T, kept width], contiguous, is filled where defined.
   virtual void forward(const UnitWeights& w, at::Tensor normed_TM, const at::Tensor& kept_TW,
                        at::Tensor& x1_TM) const = 0;
   // From dy [T, M]; and added to the gradients. May write over `kept`; undefined: made again.
@@ -36,10 +39,5 @@ class DecoderMlp {
 std::unique_ptr<DecoderMlp> make_gated_mlp(const ModelConfig& config);
 std::unique_ptr<DecoderMlp> make_expert_mlp(const ModelConfig& config);
 std::unique_ptr<DecoderMlp> make_experts_beside_mlp(const ModelConfig& config);
-
-// Of a layer of that intermediate_size. ModelConfig::mlp_kept_width has a layer input's beside it.
-int64_t gated_mlp_kept_width(const ModelConfig& config);
-int64_t expert_mlp_kept_width(const ModelConfig& config);
-int64_t experts_beside_mlp_kept_width(const ModelConfig& config);
 
 }  // namespace trireme::decoder

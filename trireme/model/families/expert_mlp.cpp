@@ -22,6 +22,10 @@ class ExpertMlp final : public DecoderMlp {
  public:
   explicit ExpertMlp(const ModelConfig& config) : config_(config), routed_(config) {}
 
+  int64_t kept_width() const override {
+    return routed_.kept_width() + 2 * config_.shared_intermediate_size;
+  }
+
   void forward(const UnitWeights& w, at::Tensor normed_TM, const at::Tensor& kept_TW,
                at::Tensor& x1_TM) const override {
     const auto [routed_TW, shared_T2I] = parts(kept_TW);
@@ -50,7 +54,7 @@ class ExpertMlp final : public DecoderMlp {
   bool shares() const { return config_.shared_intermediate_size > 0; }
   // What the experts keep, and the shared one [T, 2 Is]; undefined where nothing is kept.
   KeptParts parts(const at::Tensor& kept_TW) const {
-    return kept_TW.defined() ? kept_parts(kept_TW, RoutedExperts::kept_width(config_)) : KeptParts{};
+    return kept_TW.defined() ? kept_parts(kept_TW, routed_.kept_width()) : KeptParts{};
   }
 
   const ModelConfig& config_;
@@ -61,10 +65,6 @@ class ExpertMlp final : public DecoderMlp {
 
 std::unique_ptr<DecoderMlp> make_expert_mlp(const ModelConfig& config) {
   return std::make_unique<ExpertMlp>(config);
-}
-
-int64_t expert_mlp_kept_width(const ModelConfig& config) {
-  return RoutedExperts::kept_width(config) + 2 * config.shared_intermediate_size;
 }
 
 }  // namespace trireme::decoder

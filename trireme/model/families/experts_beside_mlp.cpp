@@ -25,6 +25,10 @@ class ExpertsBesideMlp final : public DecoderMlp {
  public:
   explicit ExpertsBesideMlp(const ModelConfig& config) : config_(config), routed_(config) {}
 
+  int64_t kept_width() const override {
+    return routed_.kept_width() + 2 * config_.shared_intermediate_size + 2 * config_.hidden_size;
+  }
+
   void forward(const UnitWeights& w, at::Tensor normed_TM, const at::Tensor& kept_TW,
                at::Tensor& x1_TM) const override {
     const auto dtype = normed_TM.scalar_type();
@@ -53,7 +57,7 @@ class ExpertsBesideMlp final : public DecoderMlp {
     const auto dtype = normed_TM.scalar_type();
     at::Tensor filled_TW = kept_TW;
     if (!filled_TW.defined()) {
-      filled_TW = at::empty({normed_TM.size(0), experts_beside_mlp_kept_width(config_)}, normed_TM.options());
+      filled_TW = at::empty({normed_TM.size(0), kept_width()}, normed_TM.options());
       at::Tensor y_TM = x1_TM.clone();
       forward(w, normed_TM, filled_TW, y_TM);
     }
@@ -86,7 +90,7 @@ class ExpertsBesideMlp final : public DecoderMlp {
     if (!kept_TW.defined()) return {};
     const KeptParts mlp = kept_parts(kept_TW, 2 * config_.shared_intermediate_size);
     const KeptParts b = kept_parts(mlp.last, config_.hidden_size);
-    const KeptParts routed = kept_parts(b.last, RoutedExperts::kept_width(config_));
+    const KeptParts routed = kept_parts(b.last, routed_.kept_width());
     return {mlp.first, b.first, routed.first, routed.last};
   }
 
@@ -126,10 +130,6 @@ class ExpertsBesideMlp final : public DecoderMlp {
 
 std::unique_ptr<DecoderMlp> make_experts_beside_mlp(const ModelConfig& config) {
   return std::make_unique<ExpertsBesideMlp>(config);
-}
-
-int64_t experts_beside_mlp_kept_width(const ModelConfig& config) {
-  return expert_mlp_kept_width(config) + 2 * config.hidden_size;
 }
 
 }  // namespace trireme::decoder

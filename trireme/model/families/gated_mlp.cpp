@@ -16,6 +16,10 @@ class GatedMlp final : public DecoderMlp {
  public:
   explicit GatedMlp(const ModelConfig& config) : config_(config) {}
 
+  int64_t kept_width() const override {
+    return 2 * config_.intermediate_size + (config_.post_norms ? config_.hidden_size : 0);
+  }
+
   void forward(const UnitWeights& w, at::Tensor normed_TM, const at::Tensor& kept_TW,
                at::Tensor& x1_TM) const override {
     const bool keeps = kept_TW.defined();
@@ -60,10 +64,6 @@ class GatedMlp final : public DecoderMlp {
 
 std::unique_ptr<DecoderMlp> make_gated_mlp(const ModelConfig& config) {
   return std::make_unique<GatedMlp>(config);
-}
-
-int64_t gated_mlp_kept_width(const ModelConfig& config) {
-  return 2 * config.intermediate_size + (config.post_norms ? config.hidden_size : 0);
 }
 
 }  // namespace trireme::decoder

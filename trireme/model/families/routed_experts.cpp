@@ -27,8 +27,8 @@ at::Tensor factors_of_rows(const ExpertRows& rows, const at::Tensor& values_Tk, 
 RoutedExperts::RoutedExperts(const ModelConfig& config)
     : config_(config), rule_{config.experts_per_token, config.expert_weights_sum_to_one} {}
 
-int64_t RoutedExperts::kept_width(const ModelConfig& config) {
-  return 2 * config.experts_per_token * config.intermediate_size + config.num_experts;
+int64_t RoutedExperts::kept_width() const {
+  return 2 * config_.experts_per_token * config_.intermediate_size + config_.num_experts;
 }
 
 at::Tensor RoutedExperts::forward(const UnitWeights& w, at::Tensor router_input_TM, at::Tensor x_TM,

@@ -28,7 +28,7 @@ class RoutedExperts {
  public:
   explicit RoutedExperts(const ModelConfig& config);
 
-  static int64_t kept_width(const ModelConfig& config);
+  int64_t kept_width() const;
 
   // Both inputs [T, M], given to be freed -> y [T, M] in fp32 (fp64 of fp64). `kept` [T, kept_width] is filled where
   // defined.
