@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "trireme/base/error.h"
-#include "trireme/base/file_error.h"
+#include "trireme/base/folder_entries.h"
 #include "trireme/base/json.h"
 #include "trireme/base/lower_case.h"
 #include "trireme/base/run_folder.h"
@@ -199,13 +199,10 @@ void TextSource::add_folder(const fs::path& root) {
     folders.pop_back();
     std::error_code error;
     const fs::path real = fs::canonical(folder, error);
-    if (error || !visited.insert(real).second) continue;
-    fs::directory_iterator entries(folder, error);
-    if (error) throw_file_error(cat(folder.string(), ": cannot be read"), error.value());
-    // Sorts, so that the link followed of two links to one folder does not depend on the disk.
-    std::vector<fs::path> inside;
-    for (const auto& entry : entries) inside.push_back(entry.path());
-    std::sort(inside.begin(), inside.end(), std::greater<>());
+    if (!error && !visited.insert(real).second) continue;
+    // Sorted, so that the link followed of two links to one folder does not depend on the disk.
+    std::vector<fs::path> inside = entries_of(folder);
+    std::ranges::reverse(inside);
     for (const fs::path& path : inside) {
       const fs::file_status status = fs::status(path, error);
       if (path.filename().string().starts_with('.'))

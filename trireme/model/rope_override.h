@@ -1,6 +1,6 @@
 // Another rotary embedding than the model's config.json says: --rope_scaling and --rope_theta.
 //
-//   yarn:16            kind and factor: default, linear:N, dynamic:N, yarn:N (arXiv 2309.00071), llama3:N
+//   yarn:16            kind and factor: default, linear:N, dynamic:N, yarn:N, llama3:N, proportional:N
 //   {"rope_type": "yarn", "factor": 16, "beta_fast": 20}     as config.json of transformers has it
 //
 // The factor stretches the length that the model was first trained on: original_max_position_embeddings of
