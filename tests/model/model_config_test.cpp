@@ -333,6 +333,19 @@ TEST(ModelConfig, nonsense_sizes_and_wrong_types_name_the_key) {
   EXPECT_THAT(with(R"("eos_token_id":"</s>")"), HasSubstr("eos_token_id"));
 }
 
+TEST(ModelConfig, sizes_whose_parameters_63_bits_cannot_count_are_refused) {
+  constexpr const char* kMost = "2147483648";
+  for (const char* key : {"vocab_size", "intermediate_size"})
+    EXPECT_THAT(refusal(small("llama", cat(R"("head_dim":16,"hidden_size":)", kMost, R"(,")", key, R"(":)", kMost))),
+                HasSubstr("more parameters than can be counted"))
+        << key;
+  EXPECT_THAT(refusal(small("gemma4_text", cat(R"("hidden_size_per_layer_input":65536,)",
+                                               R"("vocab_size_per_layer_input":)", kMost,
+                                               R"(,"num_hidden_layers":100000)"))),
+              HasSubstr("more parameters than can be counted"));
+  EXPECT_EQ(refusal(small("llama", cat(R"("vocab_size":)", kMost))), "no error");
+}
+
 TEST(ModelConfig, parameters_are_counted_as_published) {
   const ModelConfig llama3_8b = parse(
       R"({"model_type":"llama","vocab_size":128256,"hidden_size":4096,"intermediate_size":14336,"num_hidden_layers":32,)"

@@ -1,5 +1,6 @@
 #include "trireme/model/model_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <utility>
@@ -45,6 +46,24 @@ void check_parsed(const ModelConfig& config) {
   TRIREME_ASSERT(std::ssize(config.layer_window) == config.num_hidden_layers, "family ", family,
                  ": parse filled ", config.layer_window.size(), " entries of layer_window for ",
                  config.num_hidden_layers, " layers");
+}
+
+// Parameters and their bytes are counted in 63 bits. Every matrix has at most this many rows or columns beside
+// hidden_size, but for the table of layers' inputs.
+void check_countable(const ConfigKeys& keys, const ModelConfig& config) {
+  const int64_t widest = std::max(
+      {config.vocab_size, config.heads().projected_width(), config.heads_of_full_attention().projected_width(),
+       config.intermediate_size, config.sharing_intermediate_size, config.shared_intermediate_size,
+       config.layer_input_width, config.type_vocab_size,
+       config.rotates ? 0 : config.max_position_embeddings,
+       config.delta_net ? config.delta_net->projected_columns() : 0});
+  const auto layers = static_cast<double>(config.num_hidden_layers);
+  const double matrices = layers * static_cast<double>(std::max<int64_t>(1, config.num_experts)) *
+                          static_cast<double>(config.hidden_size) * static_cast<double>(widest);
+  const double table = layers * static_cast<double>(config.layer_input_width) *
+                       static_cast<double>(config.layer_input_vocab);
+  if (matrices + table > 0x1p52)
+    keys.refuse("hidden_size", "with the file's other sizes the model has more parameters than can be counted");
 }
 
 }  // namespace
@@ -106,6 +125,7 @@ ModelConfig parse_model_config(const Json& json, const std::string& origin, cons
   config.family = &family;
   if (config.raw.is_null()) config.raw = json;
   check_parsed(config);
+  check_countable(keys, config);
   // Below 0 it counts from the end, as torch's embedding takes it.
   if (const int64_t padding = config.pad_token_id.value_or(0);
       padding < -config.vocab_size || padding >= config.vocab_size)
