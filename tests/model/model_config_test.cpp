@@ -334,16 +334,13 @@ TEST(ModelConfig, nonsense_sizes_and_wrong_types_name_the_key) {
 }
 
 TEST(ModelConfig, sizes_whose_parameters_63_bits_cannot_count_are_refused) {
-  constexpr const char* kMost = "2147483648";
-  for (const char* key : {"vocab_size", "intermediate_size"})
-    EXPECT_THAT(refusal(small("llama", cat(R"("head_dim":16,"hidden_size":)", kMost, R"(,")", key, R"(":)", kMost))),
-                HasSubstr("more parameters than can be counted"))
-        << key;
-  EXPECT_THAT(refusal(small("gemma4_text", cat(R"("hidden_size_per_layer_input":65536,)",
-                                               R"("vocab_size_per_layer_input":)", kMost,
-                                               R"(,"num_hidden_layers":100000)"))),
-              HasSubstr("more parameters than can be counted"));
-  EXPECT_EQ(refusal(small("llama", cat(R"("vocab_size":)", kMost))), "no error");
+  for (const std::string& file :
+       {small("llama", R"("hidden_size":2147483648,"head_dim":16,"vocab_size":2147483648)"),
+        small("llama", R"("hidden_size":2147483648,"head_dim":16,"intermediate_size":2147483648)"),
+        small("gemma4_text", R"("num_hidden_layers":100000,"hidden_size_per_layer_input":65536,)"
+                             R"("vocab_size_per_layer_input":2147483648)")})
+    EXPECT_THAT(refusal(file), HasSubstr("more parameters than can be counted")) << file;
+  EXPECT_EQ(refusal(small("llama", R"("vocab_size":2147483648)")), "no error");
 }
 
 TEST(ModelConfig, parameters_are_counted_as_published) {
