@@ -15,19 +15,16 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const std::map<std::string, int>& ranks() {
-  static const std::map<std::string, int> all = {
-      {"base", 0},   {"device", 1},  {"comm", 2},  {"kernels", 2}, {"tokenizer", 1}, {"attention", 3},
-      {"memory", 3}, {"data", 3},    {"model", 4}, {"shard", 4},   {"forecast", 5},  {"engine", 6},
-      {"plan", 6},   {"measure", 7}, {"eval", 7},  {"train", 8},   {"cli", 9}};
-  return all;
-}
+const std::map<std::string, int> kRanks = {
+    {"base", 0},   {"device", 1},  {"comm", 2},  {"kernels", 2}, {"tokenizer", 1}, {"attention", 3},
+    {"memory", 3}, {"data", 3},    {"model", 4}, {"shard", 4},   {"forecast", 5},  {"engine", 6},
+    {"plan", 6},   {"measure", 7}, {"eval", 7},  {"train", 8},   {"cli", 9}};
 
 bool allowed(const std::string& from, const std::string& to) {
   if (from == to) return true;
   if (from == "launch") return to == "base";
   if (to == "launch") return from == "cli";
-  return ranks().at(to) < ranks().at(from);
+  return kRanks.at(to) < kRanks.at(from);
 }
 
 // Folders that must not see torch.
@@ -42,14 +39,14 @@ TEST(IncludeDirection, points_only_left) {
     const std::string extension = entry.path().extension();
     if (extension != ".h" && extension != ".cpp" && extension != ".cu") continue;
     const std::string from = fs::relative(entry.path(), root).begin()->string();
-    ASSERT_TRUE(from == "launch" || ranks().count(from)) << "folder " << from << " is not in the design";
+    ASSERT_TRUE(from == "launch" || kRanks.count(from)) << "folder " << from << " is not in the design";
     std::ifstream in(entry.path());
     std::smatch match;
     for (std::string line; std::getline(in, line);) {
       if (std::regex_search(line, match, ours)) {
         ++seen;
         const std::string to = match[1];
-        ASSERT_TRUE(to == "launch" || ranks().count(to)) << entry.path() << ": " << line;
+        ASSERT_TRUE(to == "launch" || kRanks.count(to)) << entry.path() << ": " << line;
         EXPECT_TRUE(allowed(from, to)) << entry.path() << " includes " << line;
       }
       EXPECT_FALSE(line.starts_with("#include \"bench/")) << entry.path() << ": " << line;
