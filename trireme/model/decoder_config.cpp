@@ -155,8 +155,8 @@ int64_t head_width(const ConfigKeys& keys, const ModelConfig& config, const Deco
   const int64_t width = keys.integer_or_null("head_dim", kind.head_dim != 0 ? kind.head_dim : by_division)
                             .value_or(by_division);
   if (width < 2 || width % 2 != 0 || width > kWidestHead)
-    throw ConfigError(cat(keys.origin(), ": head_dim is ", width, "; rotary embeddings need an even width, 2 to ",
-                          kWidestHead));
+    throw ConfigError(cat(keys.origin(), ": head_dim is ", width,
+                          "; rotary embeddings need an even width, 2 to ", kWidestHead));
   return width;
 }
 

@@ -51,19 +51,20 @@ void check_parsed(const ModelConfig& config) {
 // Parameters and their bytes are counted in 63 bits. Every matrix has at most this many rows or columns beside
 // hidden_size, but for the table of layers' inputs.
 void check_countable(const ConfigKeys& keys, const ModelConfig& config) {
-  const int64_t widest = std::max(
-      {config.vocab_size, config.heads().projected_width(), config.heads_of_full_attention().projected_width(),
-       config.intermediate_size, config.sharing_intermediate_size, config.shared_intermediate_size,
-       config.layer_input_width, config.type_vocab_size,
-       config.rotates ? 0 : config.max_position_embeddings,
-       config.delta_net ? config.delta_net->projected_columns() : 0});
+  const int64_t widest =
+      std::max({config.vocab_size, config.heads().projected_width(),
+                config.heads_of_full_attention().projected_width(), config.intermediate_size,
+                config.sharing_intermediate_size, config.shared_intermediate_size, config.layer_input_width,
+                config.type_vocab_size, config.rotates ? 0 : config.max_position_embeddings,
+                config.delta_net ? config.delta_net->projected_columns() : 0});
   const auto layers = static_cast<double>(config.num_hidden_layers);
   const double matrices = layers * static_cast<double>(std::max<int64_t>(1, config.num_experts)) *
                           static_cast<double>(config.hidden_size) * static_cast<double>(widest);
-  const double table = layers * static_cast<double>(config.layer_input_width) *
-                       static_cast<double>(config.layer_input_vocab);
+  const double table =
+      layers * static_cast<double>(config.layer_input_width) * static_cast<double>(config.layer_input_vocab);
   if (matrices + table > 0x1p52)
-    keys.refuse("hidden_size", "with the file's other sizes the model has more parameters than can be counted");
+    keys.refuse("hidden_size",
+                "with the file's other sizes the model has more parameters than can be counted");
 }
 
 }  // namespace

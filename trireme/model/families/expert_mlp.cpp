@@ -22,9 +22,7 @@ class ExpertMlp final : public DecoderMlp {
  public:
   explicit ExpertMlp(const ModelConfig& config) : config_(config), routed_(config) {}
 
-  int64_t kept_width() const override {
-    return routed_.kept_width() + 2 * config_.shared_intermediate_size;
-  }
+  int64_t kept_width() const override { return routed_.kept_width() + 2 * config_.shared_intermediate_size; }
 
   void forward(const UnitWeights& w, at::Tensor normed_TM, const at::Tensor& kept_TW,
                at::Tensor& x1_TM) const override {
