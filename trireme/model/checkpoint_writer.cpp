@@ -1,6 +1,8 @@
 #include <iomanip>
 #include <memory>
 
+#include <ATen/core/grad_mode.h>
+
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
