@@ -1,27 +1,21 @@
 #include "trireme/cli/config_document.h"
 
+#include <utility>
+
 #include "trireme/base/input_file.h"
 
 namespace trireme {
-namespace {
-
-constexpr int64_t kMostBytes = int64_t{4} << 20;
-
-}  // namespace
 
 bool is_yaml(const std::filesystem::path& file) {
   return file.extension() == ".yaml" || file.extension() == ".yml";
 }
 
 ConfigDocument read_document(const std::filesystem::path& file) {
-  ConfigDocument document;
+  constexpr int64_t kMostBytes = int64_t{4} << 20;
   const std::string origin = file.string();
-  document.text = InputFile(file, "a JSON or YAML file").whole(kMostBytes);
-  JsonLimits limits;
-  limits.refuse_equal_keys = true;
-  document.json =
-      is_yaml(file) ? parse_yaml(document.text, origin) : parse_json(document.text, origin, limits);
-  return document;
+  std::string text = InputFile(file, "a JSON or YAML file").whole(kMostBytes);
+  Json json = is_yaml(file) ? parse_yaml(text, origin) : parse_json(text, origin, {.refuse_equal_keys = true});
+  return {std::move(text), std::move(json)};
 }
 
 ConfigDocument read_config_document(const std::filesystem::path& file) {

@@ -11,16 +11,16 @@ namespace trireme {
 
 struct ConfigDocument {
   std::string text;
-  Json json;  // an object
+  Json json;
 };
 
-// The same of any JSON. Throws DataError with file, line and column.
-ConfigDocument read_document(const std::filesystem::path& file);
 // By its name.
 bool is_yaml(const std::filesystem::path& file);
 
-// Throws DataError with file, line and column.
+// Throws DataError with file, line and column, also where it holds no object.
 ConfigDocument read_config_document(const std::filesystem::path& file);
+// The same of any JSON.
+ConfigDocument read_document(const std::filesystem::path& file);
 
 // `origin` is named in the DataError. yaml_document.cpp.
 Json parse_yaml(const std::string& text, const std::string& origin);

@@ -29,7 +29,7 @@ std::vector<std::string> add_continued_options(OptionParser& parser, const fs::p
   const fs::path checkpoint = continued_checkpoint(run), file = checkpoint / kTrainerStateFile;
   const Json state = read_json(file);
   Json options = object_value(state, "options", file.string());
-  const bool had_stages = !options.value("context_stages", "").empty();
+  const bool had_stages = !text_value(options, "context_stages", file.string(), "").empty();
   const bool adapted = is_adapter_folder(checkpoint);
   // config.json of a run that was continued has every option, these too.
   const Json defaults = to_json(TrainOptions());

@@ -11,8 +11,8 @@
 namespace trireme {
 
 // `run`: the run's folder, or one of its checkpoints. Not given, --output_dir is that folder with
-// "-continued". Returns lines to tell. Throws ConfigError: no checkpoint, no number of steps, a
-// --model_name_or_path beside it.
+// "-continued". Returns lines to tell. Throws ConfigError: no checkpoint, no number of steps, another model or
+// other adapters beside it.
 std::vector<std::string> add_continued_options(OptionParser& parser, const std::filesystem::path& run);
 
 }  // namespace trireme

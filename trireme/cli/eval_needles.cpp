@@ -1,10 +1,10 @@
 // `trireme eval needles`: a haystack -> how often a fact in it is found, by length and depth.
 #include <algorithm>
 #include <iostream>
-#include <sstream>
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/base/split.h"
 #include "trireme/base/splitmix64.h"
 #include "trireme/cli/eval.h"
 #include "trireme/data/held_out_split.h"
@@ -125,14 +125,13 @@ void NeedlesFlags::declare(OptionList& list) {
 }
 
 std::vector<int64_t> NeedlesFlags::lengths_in_tokens() const {
+  if (lengths.empty()) throw ConfigError("--lengths: give the tokens of the samples, such as 4k,32k,128k");
   std::vector<int64_t> tokens;
-  std::istringstream stream(lengths);
-  for (std::string length; std::getline(stream, length, ',');) {
+  for (const std::string& length : split(lengths, ',')) {
     tokens.push_back(parse_count(length, "--lengths"));
     if (tokens.back() < 1 || tokens.back() > kMostTokens)
       throw ConfigError(cat("--lengths ", lengths, ": a sample has 1 to ", kMostTokens, " tokens"));
   }
-  if (tokens.empty()) throw ConfigError("--lengths: give the tokens of the samples, such as 4k,32k,128k");
   return tokens;
 }
 

@@ -1,11 +1,8 @@
 #include "trireme/cli/owned_folder.h"
 
-#include <algorithm>
 #include <array>
-#include <cctype>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <fcntl.h>
 #include <random>
 #include <sys/file.h>
@@ -40,8 +37,7 @@ FileDescriptor lock_folder(const fs::path& folder) {
 }
 
 bool is_digits(const std::string& text) {
-  return text.size() == kDigits &&
-         std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isxdigit(c) != 0; });
+  return text.size() == kDigits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
 void remove_abandoned(const fs::path& prefix) {

@@ -72,7 +72,8 @@ std::string as_flags(const TrainOptionValues& options) {
 
 std::string init_line(const PlanFlags& flags, const PlannedModel& model) {
   if (!model.folder.empty()) return "";
-  return cat("trireme init --preset ", model.name, " --out ", (flags.output / "model").string(), "\n");
+  return cat("trireme init --preset ", model.name, " --out ", word_of((flags.output / "model").string()),
+             "\n");
 }
 
 // What is the user's to name.
@@ -108,7 +109,7 @@ std::string write_plan(const PlanFlags& flags, const OptionParser& parser, const
                              options));
   replace_file(folder / "ds_config.json",
                deepspeed_config_of(request, planned, flags.engine.optimizer.max_grad_norm).dump(2) + "\n");
-  return init + launch_line(request, planned, cat("--config ", run.string(), data, kRunWords)) + "\n";
+  return init + launch_line(request, planned, cat("--config ", word_of(run.string()), data, kRunWords)) + "\n";
 }
 
 std::string write_stages(const PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
@@ -130,7 +131,8 @@ std::string write_stages(const PlanFlags& flags, const OptionParser& parser, con
   replace_file(run, run_yaml(cat(title, ". trireme train --config run.yaml", data),
                              run_options(flags, parser, model, request, on_disk, chosen)));
   return init_line(flags, model) +
-         launch_line(request, stages.front(), cat("--config ", run.string(), data, kRunWords)) + "\n";
+         launch_line(request, stages.front(), cat("--config ", word_of(run.string()), data, kRunWords)) +
+         "\n";
 }
 
 }  // namespace trireme

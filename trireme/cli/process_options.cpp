@@ -1,7 +1,5 @@
 #include "trireme/cli/process_options.h"
 
-#include <algorithm>
-#include <cstdlib>
 #include <iostream>
 #include <unistd.h>
 
@@ -44,7 +42,7 @@ int count_threads(int64_t asked, const RankIdentity& identity) {
   const auto set = environment_integer("OMP_NUM_THREADS");
   if (!set || *set <= 0) return cores;
   // torchrun sets 1 where the user set nothing.
-  if (*set == 1 && cores > 1 && identity.local_rank == 0 && std::getenv("TORCHELASTIC_RUN_ID") != nullptr)
+  if (*set == 1 && cores > 1 && identity.local_rank == 0 && environment("TORCHELASTIC_RUN_ID"))
     std::cerr << "trireme: note: OMP_NUM_THREADS is 1, torchrun's default, so each rank computes with one "
                  "thread; --threads "
               << cores << " gives it its cores" << std::endl;

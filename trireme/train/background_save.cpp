@@ -79,7 +79,7 @@ std::optional<SavedInBackground> BackgroundSave::go_on() {
     if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
   });
   if (phase == Phase::publishing)
-    return SavedInBackground{texts_.step, run_.checkpoint(texts_.step), now_seconds() - began_seconds_};
+    return SavedInBackground{run_.checkpoint(texts_.step), now_seconds() - began_seconds_};
   const std::vector<ManifestFile> shards = gather_described(shard_, agreement_);
   phase_ = Phase::publishing;
   start([this, shards](const std::stop_token&) {

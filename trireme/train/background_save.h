@@ -28,7 +28,6 @@
 namespace trireme {
 
 struct SavedInBackground {
-  int64_t step = 0;
   std::filesystem::path checkpoint;
   double seconds = 0;  // from the snapshot's end until the checkpoint had its name and was seen
 };
@@ -38,7 +37,7 @@ class BackgroundSave {
   // One at a time. All three live longer.
   BackgroundSave(const RunDirectory& run, Agreement& agreement, int rank, int ranks)
       : run_(run), agreement_(agreement), rank_(rank), ranks_(ranks) {}
-  // Ends the worker soon, and leaves what it has written without a name.
+  // Ends the worker soon. What it is not publishing yet stays without a name.
   ~BackgroundSave() = default;
   BackgroundSave& operator=(BackgroundSave&&) = delete;
 

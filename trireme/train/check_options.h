@@ -2,8 +2,6 @@
 // ConfigError that says what to give instead.
 #pragma once
 
-#include <cstdint>
-
 #include "trireme/train/train_options.h"
 
 namespace trireme {

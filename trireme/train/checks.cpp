@@ -43,10 +43,12 @@ Check check_losses(const std::vector<double>& losses, int64_t vocabulary, const 
   constexpr double kAboveGuess = 1;  // of a fresh model's first loss
   constexpr double kMostRise = 1.1;  // of the last fifth over the first
   Check check{cat("a sane loss over ", losses.size(), " steps"), Verdict::fail, "", {{"losses", losses}}};
-  if (!failure.empty() || losses.empty()) {
-    check.reason = failure.empty() ? "no step was done" : failure;
-    return check;
-  }
+  const auto odd = std::ranges::find_if_not(losses, [](double loss) { return std::isfinite(loss); });
+  if (odd != losses.end())
+    check.reason = cat("not finite: the loss of step ", odd - losses.begin() + 1, " is ", *odd);
+  if (losses.empty()) check.reason = "no step was done";
+  if (!failure.empty()) check.reason = failure;
+  if (!check.reason.empty()) return check;
   const double guess = std::log(static_cast<double>(vocabulary));
   const auto fifth = static_cast<int64_t>(std::max<size_t>(1, losses.size() / 5));
   const double first = spread_of({losses.begin(), losses.begin() + fifth}).median;
@@ -55,9 +57,7 @@ Check check_losses(const std::vector<double>& losses, int64_t vocabulary, const 
   const std::string found =
       cat(format_fixed(losses.front(), 4), " at first, ", format_fixed(first, 4), " in the first fifth, ",
           format_fixed(last, 4), " in the last; a guess has ", format_fixed(guess, 4));
-  if (!std::ranges::all_of(losses, [](double loss) { return std::isfinite(loss); }))
-    check.reason = cat("not finite: ", found);
-  else if (losses.front() > guess + kAboveGuess)
+  if (losses.front() > guess + kAboveGuess)
     check.reason =
         cat("worse than a guess: ", found, ". Weights, tokenizer and config.json may be of different models");
   else if (last > kMostRise * first)

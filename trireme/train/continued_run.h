@@ -11,8 +11,7 @@ namespace trireme {
 // Throws ConfigError: there is none.
 std::filesystem::path continued_checkpoint(const std::filesystem::path& run);
 
-// Throws ConfigError: the options name another model than that checkpoint, or an output folder that is the
-// finished run's own.
+// Throws ConfigError: the options name another model or adapter than that checkpoint.
 void check_continued(const TrainOptions& options, const std::filesystem::path& checkpoint);
 
 }  // namespace trireme

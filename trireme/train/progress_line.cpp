@@ -50,8 +50,7 @@ std::string ProgressLine::line(const StepRecord& record, size_t columns) const {
     for (const Field& field : fields) text += cat(text.empty() ? "" : "  ", field.text);
     if (text.size() <= columns) return text;
     if (fields.size() == 1) return text.substr(0, columns);
-    fields.erase(std::max_element(fields.begin(), fields.end(),
-                                  [](const Field& a, const Field& b) { return a.rank < b.rank; }));
+    fields.erase(std::ranges::max_element(fields, {}, &Field::rank));
   }
 }
 

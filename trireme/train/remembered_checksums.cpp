@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <limits>
 #include <sys/stat.h>
 #include <system_error>

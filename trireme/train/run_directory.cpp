@@ -69,7 +69,7 @@ std::vector<CheckpointEntry> RunDirectory::list() const {
   std::vector<CheckpointEntry> all;
   for (const fs::path& path : entries_of(checkpoints()))
     if (const auto step = step_of_folder(path)) all.push_back({*step, path});
-  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
+  std::ranges::sort(all, {}, &CheckpointEntry::step);
   return all;
 }
 
@@ -139,8 +139,7 @@ void RunDirectory::clear(const std::vector<fs::path>& kept) const {
   for (const fs::path& file : entries_of(data())) {
     const std::string name = file.filename().string();
     if (is_name_of_tokens(name.substr(0, name.find('.'))) &&
-        std::none_of(kept.begin(), kept.end(),
-                     [&](const fs::path& input) { return is_file_of(file, input); }))
+        std::ranges::none_of(kept, [&](const fs::path& input) { return is_file_of(file, input); }))
       remove_or_throw(file);
   }
 }

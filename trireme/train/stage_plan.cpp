@@ -158,9 +158,8 @@ Json parse_stage_list(const std::string& text) {
 bool stages_set_schedule(const std::string& context_stages) {
   if (!is_stage_list(context_stages)) return false;
   const Json list = parse_stage_list(context_stages);
-  return std::any_of(list.begin(), list.end(), [](const Json& stage) {
-    return stage.is_object() && stage.contains("lr_scheduler_type");
-  });
+  return std::ranges::any_of(
+      list, [](const Json& stage) { return stage.is_object() && stage.contains("lr_scheduler_type"); });
 }
 
 std::string StagePlan::engine_changes(int from, int to) const {
@@ -186,8 +185,7 @@ int StagePlan::fullest_stage() const {
   return fullest;
 }
 
-StagePlan make_stage_plan(const TrainOptions& options, const RunTopology& topology, int64_t steps) {
-  const TrainOptions& run = options;
+StagePlan make_stage_plan(const TrainOptions& run, const RunTopology& topology, int64_t steps) {
   StagePlan plan;
   const std::string& text = run.context_stages;
   if (text.empty()) {

@@ -56,7 +56,7 @@ struct RunTopology {
 
 // `steps`: of the one stage of a run without --context_stages. With --keep_global_batch a stage takes as many
 // samples a step as the one before, where it does not set its batch. Throws ConfigError that names the stage.
-StagePlan make_stage_plan(const TrainOptions& options, const RunTopology& topology, int64_t steps);
+StagePlan make_stage_plan(const TrainOptions& run, const RunTopology& topology, int64_t steps);
 
 // Makes a step of each stage `to` / `from` times as many micro-batches: --gradient_accumulation_steps, and the
 // numbers that stages set for it. ConfigError where one of them would not be whole.
