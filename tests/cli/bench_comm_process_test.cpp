@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using testing::Program;
+using testing::output_of;
 
 const std::vector<std::string> kBenchComm{"bench",     "comm",       "--heads",   "6",        "--kv_heads",
                                           "3",         "--head_dim", "8",         "--tokens", "33",
@@ -20,17 +20,14 @@ TEST(BenchCommProgram, launched_ranks_count_their_own_number_and_know_the_others
   const testing::TemporaryFolder folder;
   std::vector<std::string> words{"launch", "--nproc_per_node", "2", "--"};
   words.insert(words.end(), kBenchComm.begin(), kBenchComm.end());
-  Program program(words, folder.path() / "log");
-  EXPECT_EQ(program.wait(), 0) << program.output();
-  EXPECT_THAT(program.output(), AllOf(HasSubstr("2 ranks"), HasSubstr("ulysses 2"), HasSubstr("megatron 2"),
-                                      HasSubstr("formula only"), HasSubstr("count\n")));
+  EXPECT_THAT(output_of(words, folder / "log"),
+              AllOf(HasSubstr("2 ranks"), HasSubstr("ulysses 2"), HasSubstr("megatron 2"),
+                    HasSubstr("formula only"), HasSubstr("count\n")));
 }
 
 TEST(BenchCommProgram, alone_says_that_nothing_travels) {
   const testing::TemporaryFolder folder;
-  Program program(kBenchComm, folder.path() / "log");
-  EXPECT_EQ(program.wait(), 0) << program.output();
-  EXPECT_THAT(program.output(), HasSubstr("one rank: nothing travels"));
+  EXPECT_THAT(output_of(kBenchComm, folder / "log"), HasSubstr("one rank: nothing travels"));
 }
 
 }  // namespace

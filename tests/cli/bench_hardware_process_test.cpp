@@ -13,7 +13,7 @@ namespace trireme {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::Program;
+using testing::output_of;
 
 const std::vector<std::string> kBenchHardware{"bench",     "hardware", "--device",  "cpu",
                                               "--seconds", "0.2",      "--threads", "1"};
@@ -24,8 +24,7 @@ TEST(BenchHardwareProgram, two_ranks_measure_a_profile_with_every_rate_and_link)
   std::vector<std::string> words{"launch", "--nproc_per_node", "2", "--"};
   words.insert(words.end(), kBenchHardware.begin(), kBenchHardware.end());
   words.insert(words.end(), {"--out", file.string(), "--offload_dir", folder.path().string()});
-  Program program(words, folder.path() / "log");
-  ASSERT_EQ(program.wait(), 0) << program.output();
+  output_of(words, folder / "log");
   const HardwareProfile profile = hardware_profile_from_json(read_json(file), file.string());
   EXPECT_FALSE(profile.is_gpu);
   EXPECT_EQ(profile.threads, 1);
@@ -48,22 +47,17 @@ TEST(BenchHardwareProgram, its_file_predicts_a_step_of_as_many_threads) {
   const auto file = folder.path() / "machine.json", model = folder.path() / "model";
   std::vector<std::string> words = kBenchHardware;
   words.insert(words.end(), {"--out", file.string()});
-  Program measure(words, folder.path() / "log");
-  ASSERT_EQ(measure.wait(), 0) << measure.output();
-  EXPECT_THAT(measure.output(), HasSubstr("attention_backward"));
-  Program init({"init", "--preset", "tiny", "--out", model.string()}, folder.path() / "init");
-  ASSERT_EQ(init.wait(), 0) << init.output();
+  EXPECT_THAT(output_of(words, folder / "log"), HasSubstr("attention_backward"));
+  output_of({"init", "--preset", "tiny", "--out", model.string()}, folder / "init");
   const auto step = [&](const char* steps, const char* threads) -> std::vector<std::string> {
     return {"bench",  "step",      "--model", model.string(), "--seq",       "64",       "--steps",
             steps,    "--warmup",  "1",       "--predict",    file.string(), "--device", "cpu",
             "--json", "--threads", threads};
   };
-  Program predicted(step("2", "1"), folder.path() / "step");
-  ASSERT_EQ(predicted.wait(), 0) << predicted.output();
-  EXPECT_THAT(predicted.output(), HasSubstr("\"predicted\":{"));
-  Program refused(step("100000000", "2"), folder.path() / "refused");  // before its steps
-  EXPECT_EQ(refused.wait(), 78);
-  EXPECT_THAT(refused.output(), HasSubstr("measured with 1 threads"));
+  EXPECT_THAT(output_of(step("2", "1"), folder / "step"), HasSubstr("\"predicted\":{"));
+  // Before its steps.
+  EXPECT_THAT(output_of(step("100000000", "2"), folder / "refused", 78),
+              HasSubstr("measured with 1 threads"));
 }
 
 }  // namespace

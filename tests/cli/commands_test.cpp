@@ -13,6 +13,7 @@
 #include "trireme/cli/model_directory.h"
 #include "trireme/cli/train.h"
 
+#include "tests/cli/stdout_of.h"
 #include "tests/engine/tiny_model.h"
 #include "tests/support/error_message.h"
 
@@ -46,9 +47,8 @@ TEST(Commands, are_found_by_name_and_a_wrong_one_suggests_the_nearest) {
 
 TEST(Commands, each_lists_its_flags) {
   for (const Command& command : commands()) {
-    ::testing::internal::CaptureStdout();
-    EXPECT_EQ(command.run({"--help"}), 0) << command.name;
-    EXPECT_GT(::testing::internal::GetCapturedStdout().size(), 40U) << command.name;
+    SCOPED_TRACE(command.name);
+    EXPECT_GT(testing::stdout_of([&] { EXPECT_EQ(command.run({"--help"}), 0); }).size(), 40U);
   }
 }
 
@@ -61,9 +61,7 @@ TEST(Commands, of_several_list_their_parts_and_give_the_rest_of_the_words_to_the
   const std::vector<Command> parts{{"loss", "by position", run}, {"needles", "in a haystack", run}};
   EXPECT_EQ(run_one_of("eval", parts, {"needles", "--help", "x"}), 7);
   EXPECT_EQ(got, (std::vector<std::string>{"--help", "x"}));
-  ::testing::internal::CaptureStdout();
-  EXPECT_EQ(run_one_of("eval", parts, {"--help"}), 0);
-  EXPECT_THAT(::testing::internal::GetCapturedStdout(),
+  EXPECT_THAT(testing::stdout_of([&] { EXPECT_EQ(run_one_of("eval", parts, {"--help"}), 0); }),
               AllOf(HasSubstr("trireme eval loss|needles"), HasSubstr("in a haystack")));
   EXPECT_THAT(refusal([&] { run_one_of("eval", parts, {"lose"}); }),
               HasSubstr("trireme eval lose: expected one of loss, needles"));
@@ -103,13 +101,10 @@ TEST(Train, recompute_auto_takes_no_fraction_and_a_budget_no_other_policy) {
 TEST(Bench, a_step_reports_the_recompute_policy_that_fits) {
   const testing::TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), testing::tiny_llama_config(), 0.05);
-  ::testing::internal::CaptureStdout();
-  const int code =
-      run_bench({"step", "--model", folder.path().string(), "--seq", "64", "--steps", "1", "--warmup", "0",
-                 "--device", "cpu", "--threads", "1", "--memory_budget", "1", "--json"});
-  const std::string text = ::testing::internal::GetCapturedStdout();
-  EXPECT_EQ(code, 0);
-  const Json line = Json::parse(text);
+  const std::vector<std::string> words{
+      "step", "--model",  folder.path().string(), "--seq",     "64", "--steps",         "1", "--warmup",
+      "0",    "--device", "cpu",                  "--threads", "1",  "--memory_budget", "1", "--json"};
+  const Json line = Json::parse(testing::stdout_of([&] { EXPECT_EQ(run_bench(words), 0); }));
   EXPECT_EQ(line.at("recompute"), "full");
   EXPECT_EQ(line.at("keep_fraction"), 1);
   EXPECT_THAT(line.at("engine").get<std::string>(), HasSubstr("though the formulas expect"));

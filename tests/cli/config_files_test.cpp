@@ -25,9 +25,8 @@ using ::testing::Not;
 using ::testing::StartsWith;
 using Words = std::vector<std::string>;
 
-struct Parsed {
-  TrainFlags flags;
-  OptionParser parser{"train", ""};
+struct Parsed : Declared<TrainFlags> {
+  Parsed() : Declared("train") {}
   std::vector<std::string> notes;
 };
 
@@ -38,7 +37,6 @@ class GivenFiles : public ::testing::Test {
                                 const Words& needed = {"--model_name_or_path", "m", "--train_file",
                                                        "t"}) const {
     auto parsed = std::make_unique<Parsed>();
-    parsed->flags.declare(parsed->parser);
     Words words = needed;
     words.insert(words.end(), more.begin(), more.end());
     parsed->parser.parse(words, [&] { parsed->notes = parsed->flags.files.add_to(parsed->parser, ranks); });

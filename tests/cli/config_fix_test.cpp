@@ -6,6 +6,7 @@
 #include "trireme/base/json.h"
 #include "trireme/cli/config.h"
 
+#include "tests/cli/stdout_of.h"
 #include "tests/support/error_message.h"
 #include "tests/support/file_bytes.h"
 #include "tests/support/temporary_folder.h"
@@ -76,10 +77,8 @@ TEST(ConfigFix, finds_the_value_whatever_stands_around_it) {
 
 class ConfigCommand : public ::testing::Test {
  protected:
-  std::string run(const std::vector<std::string>& words) const {
-    ::testing::internal::CaptureStdout();
-    EXPECT_EQ(run_config(words), 0);
-    return ::testing::internal::GetCapturedStdout();
+  static std::string run(const std::vector<std::string>& words) {
+    return testing::stdout_of([&] { EXPECT_EQ(run_config(words), 0); });
   }
   testing::TemporaryFolder folder_;
 };

@@ -19,7 +19,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using testing::Program;
 using testing::Words;
 
 // As guides to DeepSpeed-Ulysses show it; of it, fp16 is left to bf16, which a CPU computes fast.
@@ -34,11 +33,7 @@ TEST(ConfigProcess, a_guides_file_is_mended_trains_and_its_run_is_replayed) {
   const testing::TinyRun run;
   const fs::path folder = run.folder(), ds = folder / "ds.json", log = folder / "log";
   std::ofstream(ds) << kGuide;
-  const auto ran = [&](const Words& words, int code) {
-    Program program(words, log);
-    EXPECT_EQ(program.wait(), code) << program.output();
-    return program.output();
-  };
+  const auto ran = [&](const Words& words, int code) { return testing::output_of(words, log, code); };
   const auto train = [&](const fs::path& file, const Words& more) {
     return testing::joined(
         {{"launch", "--nproc_per_node", "2", "--", "train"},

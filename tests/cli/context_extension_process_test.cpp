@@ -16,7 +16,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using testing::Program;
 using testing::Words;
 
 TEST(ContextExtensionProcess, stages_from_a_file_then_one_flag_then_export) {
@@ -28,11 +27,7 @@ TEST(ContextExtensionProcess, stages_from_a_file_then_one_flag_then_export) {
                            "  tokens: 2k\n"
                            "  rope_scaling: {rope_type: yarn, factor: 2}\n"
                            "  recompute: full\n";
-  const auto ran = [&](const Words& words, int code) {
-    Program program(words, folder / "log");
-    EXPECT_EQ(program.wait(), code) << program.output();
-    return program.output();
-  };
+  const auto ran = [&](const Words& words, int code) { return testing::output_of(words, folder / "log", code); };
   EXPECT_THAT(ran(testing::joined({testing::train_words(run, out),
                                    {"--context_stages", stages.string()},
                                    {"--packing", "concat"}}),

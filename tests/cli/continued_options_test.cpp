@@ -42,23 +42,19 @@ class ContinuedOptions : public ::testing::Test {
     return options;
   }
   TrainOptions given(const std::vector<std::string>& words) {
-    TrainFlags flags;
-    OptionParser parser("train", "");
-    flags.declare(parser);
-    parser.parse(words, [&] {
-      const auto& named = flags.options.continue_run;
-      notes_ = add_continued_options(parser, named.empty() ? run_.folder() / "run" : named);
-      given_ulysses_ = parser.given("ulysses");
+    Declared<TrainFlags> train("train");
+    train.parser.parse(words, [&] {
+      const auto& named = train.flags.options.continue_run;
+      notes_ = add_continued_options(train.parser, named.empty() ? run_.folder() / "run" : named);
+      given_ulysses_ = train.parser.given("ulysses");
     });
-    return flags.options;
+    return train.flags.options;
   }
 
-  static TrainOptions read(const std::vector<std::string>& words) {
-    TrainFlags flags;
-    OptionParser parser("train", "");
-    flags.declare(parser);
-    parser.parse(words, [&] { flags.read_files(parser, 1); });
-    return flags.options;
+  static TrainOptions read(const std::vector<std::string>& words, int ranks = 1) {
+    Declared<TrainFlags> train("train");
+    train.parser.parse(words, [&] { train.flags.read_files(train.parser, ranks); });
+    return train.flags.options;
   }
   std::string finished() const { return (run_.folder() / "run").string(); }
   // config.json of a run that continues the finished one.
@@ -207,14 +203,10 @@ TEST_F(ContinuedOptions, do_not_change_the_batch_that_a_deepspeed_file_gives) {
   testing::train_on_ranks(2, options);
   std::ofstream(run_.folder() / "ds.json") << R"({"train_batch_size": 8})";
   const auto samples_of_rank = [&](std::vector<std::string> words) {
-    TrainFlags flags;
-    OptionParser parser("train", "");
-    flags.declare(parser);
-    for (const fs::path& word : {fs::path("--continue_run"), run_.folder() / "run", fs::path("--deepspeed"),
-                                 run_.folder() / "ds.json"})
-      words.push_back(word.string());
-    parser.parse(words, [&] { flags.read_files(parser, 2); });
-    return flags.options.per_device_train_batch_size * flags.options.gradient_accumulation_steps;
+    const std::string ds = (run_.folder() / "ds.json").string();
+    words.insert(words.end(), {"--continue_run", finished(), "--deepspeed", ds});
+    const TrainOptions continued = read(words, 2);
+    return continued.per_device_train_batch_size * continued.gradient_accumulation_steps;
   };
   EXPECT_THAT(testing::message_of<ConfigError>([&] { samples_of_rank({}); }),
               AllOf(HasSubstr("among 2 ranks"), HasSubstr("--ulysses")));

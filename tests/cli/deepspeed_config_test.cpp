@@ -111,10 +111,7 @@ TEST(DeepSpeedConfig, has_a_row_for_every_key_of_deepspeed) {
 }
 
 TEST(DeepSpeedConfig, rows_are_there_once_and_name_options_that_train_has) {
-  TrainFlags flags;
-  OptionParser parser("train", "");
-  flags.declare(parser);
-  const std::vector<std::string> names = parser.names();
+  const std::vector<std::string> names = Declared<TrainFlags>("train").parser.names();
   std::set<std::string> met;
   for (const DeepSpeedKey& key : deepspeed_keys()) {
     EXPECT_TRUE(met.insert(key.path).second) << key.path << " twice";

@@ -15,17 +15,15 @@ using ::testing::HasSubstr;
 using testing::message_of;
 
 std::vector<int64_t> lengths_of(const std::string& text) {
-  NeedlesFlags flags;
-  OptionParser parser("eval needles", "");
-  flags.declare(parser);
-  parser.parse({"--model_name_or_path", "m", "--haystack", "h", "--lengths", text});
-  return flags.lengths_in_tokens();
+  Declared<NeedlesFlags> needles("eval needles");
+  needles.parser.parse({"--model_name_or_path", "m", "--haystack", "h", "--lengths", text});
+  return needles.flags.lengths_in_tokens();
 }
 
 TEST(EvalFlags, of_needles_take_lengths_as_people_write_them) {
   EXPECT_THAT(lengths_of("512"), ElementsAre(512));
   EXPECT_THAT(lengths_of("4k,32k,1m"), ElementsAre(4096, 32768, 1048576));
-  for (const char* wrong : {"4k,,8k", "x", "0", "-4"})
+  for (const char* wrong : {"4k,,8k", "4k,", "x", "0", "-4"})
     EXPECT_THAT(message_of<ConfigError>([&] { lengths_of(wrong); }), HasSubstr("--lengths")) << wrong;
   NeedlesFlags none;
   none.lengths = "";

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,6 +11,7 @@
 #include "trireme/cli/plan.h"
 #include "trireme/train/train_options.h"
 
+#include "tests/cli/stdout_of.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/words_of.h"
@@ -26,11 +26,6 @@ using Words = std::vector<std::string>;
 
 class ExplainOom : public ::testing::Test {
  protected:
-  fs::path write(const std::string& name, const std::string& text) const {
-    fs::create_directories((folder_.path() / name).parent_path());
-    std::ofstream(folder_.path() / name) << text;
-    return folder_.path() / name;
-  }
   // Of 8 H100.
   static Words asked(const Words& more) {
     Words words{"--gpu", "h100-80gb", "--gpus", "8"};
@@ -40,11 +35,7 @@ class ExplainOom : public ::testing::Test {
   static Json answer(const Words& words, int expected_code) { return answer_of(asked(words), expected_code); }
   static Json answer_of(Words words, int expected_code) {
     words.emplace_back("--json");
-    ::testing::internal::CaptureStdout();
-    const int code = run_plan(words);
-    const std::string text = ::testing::internal::GetCapturedStdout();
-    EXPECT_EQ(code, expected_code);
-    return parse_json(text, "answer");
+    return parse_json(testing::stdout_of([&] { EXPECT_EQ(run_plan(words), expected_code); }), "answer");
   }
 
   testing::TemporaryFolder folder_;
@@ -136,7 +127,7 @@ TEST_F(ExplainOom, a_run_s_folder_tells_its_options_and_flags_beat_them) {
   options.engine.ulysses = 4;
   options.engine.zero = ZeroStage::optimizer;
   options.engine.precision = Precision::bf16;
-  write("run/config.json", to_json(options).dump());
+  folder_.write("run/config.json", to_json(options).dump());
   const std::string run = (folder_.path() / "run").string();
   EXPECT_EQ(answer({"--run", run, "--explain_oom"}, 0),
             answer(with(kLlama, {"--zero", "1", "--explain_oom"}), 0));
@@ -152,8 +143,8 @@ TEST_F(ExplainOom, of_a_run_of_stages_explains_the_one_that_it_was_in_else_the_f
   const fs::path run = folder_.path() / "run";
   const auto explained = [&](const std::string& stages, const std::string& metrics) {
     options.context_stages = stages;
-    write("run/config.json", to_json(options).dump());
-    write("run/metrics.jsonl", metrics);
+    folder_.write("run/config.json", to_json(options).dump());
+    folder_.write("run/metrics.jsonl", metrics);
     return answer({"--run", run.string(), "--explain_oom"}, 0);
   };
   const auto of_stage = [&](const char* tokens, const char* ranks, const char* zero) {
@@ -180,11 +171,9 @@ TEST_F(ExplainOom, of_a_run_of_stages_explains_the_one_that_it_was_in_else_the_f
 TEST_F(ExplainOom, a_message_tells_the_device_and_what_was_asked_for) {
   const std::string message =
       "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
-      "39.39 GiB of "
-      "which 1.02 GiB is free. Of the allocated memory 36.20 GiB is allocated by PyTorch, and 0.10 GiB is "
-      "reserved by "
-      "PyTorch but unallocated.";
-  const fs::path file = write("traceback.txt", message);
+      "39.39 GiB of which 1.02 GiB is free. Of the allocated memory 36.20 GiB is allocated by PyTorch, and "
+      "0.10 GiB is reserved by PyTorch but unallocated.";
+  const fs::path file = folder_.write("traceback.txt", message);
   const Words words = with(kLlama, {"--zero", "3"});
   const Json told = answer(with(words, {"--explain_oom", file.string()}), 0);
   EXPECT_EQ(told["error"]["asked_bytes"], int64_t{2} << 30);
@@ -193,7 +182,7 @@ TEST_F(ExplainOom, a_message_tells_the_device_and_what_was_asked_for) {
 }
 
 TEST_F(ExplainOom, refuses_what_tells_nothing) {
-  const fs::path file = write("other.txt", "ValueError: nothing about it\n");
+  const fs::path file = folder_.write("other.txt", "ValueError: nothing about it\n");
   EXPECT_THAT(testing::message_of<DataError>([&] {
                 run_plan(asked(with(kLlama, {"--explain_oom", file.string()})));
               }),

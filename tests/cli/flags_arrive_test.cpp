@@ -4,7 +4,6 @@
 #include <functional>
 #include <map>
 #include <set>
-#include <sstream>
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -29,6 +28,7 @@
 #include "bench/comm/bench_comm.h"
 #include "tests/engine/tiny_model.h"
 #include "tests/support/other_value.h"
+#include "tests/support/words_of.h"
 
 namespace fs = std::filesystem;
 
@@ -42,15 +42,6 @@ struct Case {
   Json expected;
 };
 using Cases = std::vector<Case>;
-
-// A command with its flags declared anew, so that the defaults are those of the program.
-template <typename Flags>
-class Declared {
- public:
-  Declared() { flags.declare(parser); }
-  Flags flags;
-  OptionParser parser{"test", ""};
-};
 
 // What a command is told, whole, and what it needs at least.
 struct Command {
@@ -66,7 +57,7 @@ Command command_of(std::map<std::string, std::string> required, Cases cases, ToJ
                    const std::set<std::string>& tested_elsewhere = {}) {
   std::set<std::string> with_case = tested_elsewhere;
   for (const Case& one : cases) with_case.insert(one.flag);
-  const Declared<Flags> declared;
+  const Declared<Flags> declared("test");
   for (const Option& option : declared.parser.options()) {
     if (!option.is_flag() || with_case.contains(option.name)) continue;
     const Json value = testing::other_value(option);
@@ -74,7 +65,7 @@ Command command_of(std::map<std::string, std::string> required, Cases cases, ToJ
   }
   return {[to_json](const std::vector<std::string>& words) {
             const int threads = at::get_num_threads();
-            Declared<Flags> given;
+            Declared<Flags> given("test");
             given.parser.parse(words);
             Json json = to_json(given.flags, given.parser);
             at::set_num_threads(threads);
@@ -541,17 +532,15 @@ TEST_F(FlagsArrive, of_commands_without_an_engine) {
 
 // From the options to the engine that computes by them.
 TEST_F(FlagsArrive, at_the_engine_that_train_assembles) {
-  std::vector<std::string> words{"--model_name_or_path", model()};
-  std::istringstream more(
+  std::vector<std::string> words = testing::words_of(
       "--train_file t --device cpu --attention reference --recompute full --checkpoint_every 2 --zero 3 "
       "--tile_tokens 33 --logits_tile_tokens 44 --strict_divisible --offload_params cpu --offload_optimizer "
-      "cpu "
-      "--offload_activations cpu --bf16 --optim_state_dtype bf16 --reduce_dtype bf16 --weight_decay 0.03 "
+      "cpu --offload_activations cpu --bf16 --optim_state_dtype bf16 --reduce_dtype bf16 --weight_decay 0.03 "
       "--adam_beta1 0.8 --adam_beta2 0.7 --adam_epsilon 1e-3 --max_grad_norm 0.4 --seed 17 "
       "--sparse_block_tokens 64 --sparse_local_blocks 2 --sparse_global_blocks 3 --sparse_stride_blocks 4");
-  for (std::string word; more >> word;) words.push_back(word);
+  words.insert(words.end(), {"--model_name_or_path", model()});
   const int threads = at::get_num_threads();
-  Declared<TrainFlags> declared;
+  Declared<TrainFlags> declared("train");
   declared.parser.parse(words);
   const TrainOptions options = declared.flags.resolve({});
   at::set_num_threads(threads);

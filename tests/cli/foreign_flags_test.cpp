@@ -36,10 +36,7 @@ using ::testing::Not;
 
 template <typename Flags>
 std::vector<std::string> names_of() {
-  Flags flags;
-  OptionParser parser("", "");
-  flags.declare(parser);
-  return parser.names();
+  return Declared<Flags>("").parser.names();
 }
 
 std::vector<ForeignFlags> foreign_flags() {
@@ -127,12 +124,10 @@ TEST(ForeignFlags, have_values_that_are_answered_too) {
 }
 
 TEST(ForeignFlags, have_a_fused_adamw_that_is_adamw) {
-  TrainFlags flags;
-  OptionParser parser("train", "");
-  flags.declare(parser);
-  parser.parse({"--optim", "adamw_torch_fused", "--model_name_or_path", "m", "--train_file", "f"});
-  EXPECT_EQ(flags.options.engine.optimizer.kind, &find_optimizer("adamw_torch"));
-  EXPECT_EQ(parser.find("optim").read(), "adamw_torch");
+  Declared<TrainFlags> train("train");
+  train.parser.parse({"--optim", "adamw_torch_fused", "--model_name_or_path", "m", "--train_file", "f"});
+  EXPECT_EQ(train.flags.options.engine.optimizer.kind, &find_optimizer("adamw_torch"));
+  EXPECT_EQ(train.parser.find("optim").read(), "adamw_torch");
 }
 
 std::string foreign_flags_page() {

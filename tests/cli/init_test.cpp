@@ -11,6 +11,7 @@
 #include "trireme/model/checkpoint_files.h"
 #include "trireme/tokenizer/byte_level_tokenizer.h"
 
+#include "tests/cli/stdout_of.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 
@@ -24,22 +25,13 @@ using testing::TemporaryFolder;
 
 class Init : public ::testing::Test {
  protected:
-  int init(const std::vector<std::string>& more, const std::string& out = "model") const {
-    return init_by("--out", out, more);
+  void init(const std::vector<std::string>& more, const std::string& out = "model") const {
+    init_by("--out", out, more);
   }
-  int init_by(const std::string& flag, const std::string& out, const std::vector<std::string>& more) const {
+  void init_by(const std::string& flag, const std::string& out, const std::vector<std::string>& more) const {
     std::vector<std::string> arguments{flag, (folder_ / out).string()};
     arguments.insert(arguments.end(), more.begin(), more.end());
-    ::testing::internal::CaptureStdout();
-    int code = -1;
-    try {
-      code = run_init(arguments);
-    } catch (...) {
-      ::testing::internal::GetCapturedStdout();
-      throw;
-    }
-    ::testing::internal::GetCapturedStdout();
-    return code;
+    testing::stdout_of([&] { EXPECT_EQ(run_init(arguments), 0); });
   }
   std::string refusal(const std::vector<std::string>& more) const {
     return testing::message_of<ConfigError>([&] { init(more); });
@@ -50,7 +42,7 @@ class Init : public ::testing::Test {
 
 TEST_F(Init, takes_the_folder_by_the_names_that_other_commands_have) {
   for (const char* const flag : {"--output", "--output_dir"}) {
-    EXPECT_EQ(init_by(flag, flag, {"--preset", "tiny"}), 0);
+    init_by(flag, flag, {"--preset", "tiny"});
     EXPECT_TRUE(fs::exists(folder_ / flag / "config.json"));
   }
 }
@@ -58,7 +50,7 @@ TEST_F(Init, takes_the_folder_by_the_names_that_other_commands_have) {
 TEST_F(Init, every_tiny_preset_makes_a_model_that_is_read_back_whole) {
   for (const ModelPreset& preset : model_presets()) {
     if (!preset.byte_level_tokenizer) continue;
-    EXPECT_EQ(init({"--preset", preset.name, "--seed", "3"}, preset.name), 0);
+    init({"--preset", preset.name, "--seed", "3"}, preset.name);
     const ModelConfig config = read_model_config(folder_ / preset.name);
     const ModelLayout layout = make_model_layout(config);
     const CheckpointReader reader(folder_ / preset.name);

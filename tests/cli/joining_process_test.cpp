@@ -53,22 +53,9 @@ class HandStarted : public ::testing::Test {
                        {"--ulysses", "2", "--max_steps", "1000000", "--ddp_timeout", timeout_seconds});
   }
   Words evaluate(const char* flag, const std::filesystem::path& model) const {
-    return {"eval",
-            "loss",
-            flag,
-            model.string(),
-            "--eval_file",
-            run_.tokens().string(),
-            "--max_seq_length",
-            "32",
-            "--threads",
-            "1",
-            "--zero",
-            "3",
-            "--ulysses",
-            "2",
-            "--ddp_timeout",
-            kLongerThanHangs_seconds};
+    return testing::joined({{"eval", "loss", flag, model.string(), "--eval_file", run_.tokens().string()},
+                            {"--max_seq_length", "32", "--threads", "1", "--zero", "3", "--ulysses", "2"},
+                            {"--ddp_timeout", kLongerThanHangs_seconds}});
   }
   std::filesystem::path log(int rank) const {
     return run_.folder() / ("rank" + std::to_string(rank) + ".log");

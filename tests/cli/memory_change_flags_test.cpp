@@ -30,11 +30,8 @@ std::map<std::string, std::string> options_of(const std::string& flags) {
 
 void expect_train_takes(const std::string& line) {
   SCOPED_TRACE(line);
-  TrainFlags flags;
-  OptionParser parser{"train", ""};
-  flags.declare(parser);
-  EXPECT_NO_THROW(
-      parser.parse(testing::words_of("--model_name_or_path m --output_dir o --train_file f " + line)));
+  EXPECT_NO_THROW(Declared<TrainFlags>("train").parser.parse(
+      testing::words_of("--model_name_or_path m --output_dir o --train_file f " + line)));
 }
 
 // Every kind of change: a batch of 4, two data-parallel ranks, nothing offloaded, nothing computed again.

@@ -16,6 +16,8 @@
 #include "trireme/cli/verify.h"
 
 #include "bench/comm/bench_comm.h"
+#include "tests/cli/stdout_of.h"
+#include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 
 namespace fs = std::filesystem;
@@ -67,19 +69,10 @@ class ModelLookup : public ::testing::Test {
          {"--tokens", "16", "--repeats", "1", "--threads", "1", "--model_name_or_path"}},
     };
   }
-  // The error, or nothing.
   static std::string error_of(const Call& call, const std::string& model) {
     Words words = call.words;
     words.push_back(model);
-    ::testing::internal::CaptureStdout();
-    std::string message;
-    try {
-      call.command(words);
-    } catch (const Error& error) {
-      message = error.what();
-    }
-    ::testing::internal::GetCapturedStdout();
-    return message;
+    return testing::message_of<Error>([&] { testing::stdout_of([&] { call.command(words); }); });
   }
 
   const int threads_ = at::get_num_threads();
@@ -93,10 +86,10 @@ TEST_F(ModelLookup, one_that_is_not_in_the_cache_gives_the_command_that_download
 
 TEST_F(ModelLookup, a_name_is_looked_up_in_the_cache) {
   const fs::path model = folder_ / "hub" / "models--org--name";
-  ::testing::internal::CaptureStdout();
-  run_init({"--preset", "tiny", "--out", (model / "snapshots" / "abc").string(), "--set",
-            "num_hidden_layers=1", "hidden_size=32", "intermediate_size=32"});
-  ::testing::internal::GetCapturedStdout();
+  testing::stdout_of([&] {
+    run_init({"--preset", "tiny", "--out", (model / "snapshots" / "abc").string(), "--set",
+              "num_hidden_layers=1", "hidden_size=32", "intermediate_size=32"});
+  });
   fs::create_directories(model / "refs");
   std::ofstream(model / "refs" / "main") << "abc";
   for (const Call& call : calls()) {
@@ -104,7 +97,7 @@ TEST_F(ModelLookup, a_name_is_looked_up_in_the_cache) {
     if (call.name == "verify") {
       EXPECT_THAT(error, HasSubstr("no_such_file"));  // the next thing that it looks for
     } else {
-      EXPECT_EQ(error, "") << call.name;
+      EXPECT_EQ(error, "no error") << call.name;
     }
   }
   EXPECT_TRUE(fs::exists(folder_ / "set.idx"));

@@ -19,16 +19,11 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using testing::Program;
 
 TEST(NewProjectProcess, a_native_folder_validates_and_trains_two_ranks_by_its_script) {
   const testing::TemporaryFolder temporary;
   const fs::path folder = temporary.path() / "run", log = temporary.path() / "log";
-  const auto ran = [&](const std::vector<std::string>& words, int code) {
-    Program program(words, log);
-    EXPECT_EQ(program.wait(), code) << program.output();
-    return program.output();
-  };
+  const auto ran = [&](const std::vector<std::string>& words, int code) { return testing::output_of(words, log, code); };
   ran({"new", folder.string()}, 0);
   EXPECT_THAT(ran({"new", folder.string()}, 78), HasSubstr("name another"));
   ran({"init", "--preset", "tiny", "--out", (folder / "model").string(), "--set", "num_hidden_layers=1",

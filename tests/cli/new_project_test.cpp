@@ -10,6 +10,7 @@
 #include "trireme/cli/config.h"
 #include "trireme/cli/train.h"
 
+#include "tests/cli/stdout_of.h"
 #include "tests/support/error_message.h"
 #include "tests/support/file_bytes.h"
 #include "tests/support/temporary_folder.h"
@@ -56,19 +57,15 @@ TEST_P(NewProject, names_each_of_its_files_in_the_readme_and_can_run_its_scripts
 TEST_P(NewProject, has_files_that_train_and_config_read_and_that_do_not_contradict_each_other) {
   write_project(folder(), GetParam());
   const std::string config = (folder() / "train.yaml").string(), ds = (folder() / "ds_config.json").string();
-  TrainFlags flags;
-  OptionParser parser("train", "");
-  flags.declare(parser);
-  EXPECT_TRUE(parser.parse({"--config", config, "--deepspeed", ds}, [&] {
-    EXPECT_THAT(flags.files.add_to(parser, 4), ElementsAre()) << "keys without meaning";
+  Declared<TrainFlags> train("train");
+  EXPECT_TRUE(train.parser.parse({"--config", config, "--deepspeed", ds}, [&] {
+    EXPECT_THAT(train.flags.files.add_to(train.parser, 4), ElementsAre()) << "keys without meaning";
   }));
-  EXPECT_EQ(flags.options.train_file, "data/text");
-  EXPECT_EQ(flags.options.gradient_accumulation_steps, 4);
+  EXPECT_EQ(train.flags.options.train_file, "data/text");
+  EXPECT_EQ(train.flags.options.gradient_accumulation_steps, 4);
   EXPECT_EQ(mend_deepspeed_text(testing::bytes_of(ds), ds, 32).changes, std::vector<std::string>{});
   const auto shown = [](const std::string& file) {
-    ::testing::internal::CaptureStdout();
-    EXPECT_EQ(run_config({"show", file}), 0);
-    return ::testing::internal::GetCapturedStdout();
+    return testing::stdout_of([&] { EXPECT_EQ(run_config({"show", file}), 0); });
   };
   EXPECT_THAT(shown(config), AllOf(HasSubstr("--max_seq_length 256"), HasSubstr("train.yaml: sp")));
   EXPECT_THAT(shown(ds), AllOf(HasSubstr("--zero 3"), HasSubstr("--bf16 true")));

@@ -5,6 +5,7 @@
 
 #include "trireme/base/error.h"
 
+#include "tests/cli/stdout_of.h"
 #include "tests/support/error_message.h"
 
 namespace trireme::option_parser_test {
@@ -137,9 +138,8 @@ TEST(OptionParser, missing_repeated_and_stray_words_are_refused) {
 }
 
 TEST(OptionParser, help_lists_every_flag_with_its_default_and_stops) {
-  ::testing::internal::CaptureStdout();
-  EXPECT_FALSE(parse({"--bf16", "--help"}, true).ran);
-  const std::string help = ::testing::internal::GetCapturedStdout();
+  const std::string help =
+      testing::stdout_of([] { EXPECT_FALSE(parse({"--bf16", "--help"}, true).ran); });
   for (const char* part : {"trireme train", "--max_seq_length", "1024", "--optim", "adamw_torch|sgd",
                            "required", "a folder; also --directory, --dir"})
     EXPECT_THAT(help, HasSubstr(part));

@@ -14,7 +14,6 @@ namespace trireme::plan_process_test {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::Program;
 using testing::Words;
 
 class PlanProcess : public ::testing::Test {
@@ -24,11 +23,7 @@ class PlanProcess : public ::testing::Test {
     profile.threads = 1;
     std::ofstream(run_.folder() / "cpu.json") << to_json(profile);
   }
-  std::string ran(const Words& words) const {
-    Program program(words, run_.folder() / "log");
-    EXPECT_EQ(program.wait(), 0) << program.output();
-    return program.output();
-  }
+  std::string ran(const Words& words) const { return testing::output_of(words, run_.folder() / "log"); }
   // Plans, and then what its files start.
   std::string dry_run(int ranks, const Words& more) const {
     const fs::path folder = run_.folder() / "plan";

@@ -5,6 +5,7 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -23,6 +24,7 @@
 #include "trireme/plan/planned_inputs.h"
 #include "trireme/plan/step_work.h"
 
+#include "tests/cli/stdout_of.h"
 #include "tests/engine/tiny_model.h"
 #include "tests/plan/planned_step.h"
 #include "tests/support/error_message.h"
@@ -69,19 +71,19 @@ class PlanCommand : public ::testing::Test {
   static std::string refusal(const Words& words) {
     return testing::message_of<ConfigError>([&] { run_plan(words); });
   }
+  static PlanRequest request_of(const Words& words) {
+    Declared<PlanFlags> plan("plan");
+    EXPECT_TRUE(plan.parser.parse(words, [&] { plan.flags.read_files(plan.parser); }));
+    return plan.flags.resolve(plan.parser, find_planned_model(plan.flags.model));
+  }
   struct Output {
     int code;
     std::string text;
   };
   static Output output_of(const Words& words) {
-    ::testing::internal::CaptureStdout();
-    try {
-      const int code = run_plan(words);
-      return {code, ::testing::internal::GetCapturedStdout()};
-    } catch (const Error&) {
-      ::testing::internal::GetCapturedStdout();
-      throw;
-    }
+    int code = -1;
+    std::string text = testing::stdout_of([&] { code = run_plan(words); });
+    return {code, std::move(text)};
   }
 
   testing::TemporaryFolder folder_;
@@ -113,19 +115,13 @@ TEST_F(PlanCommand, computes_with_what_the_engine_of_its_files_computes_with) {
     if (std::ranges::find(words, "--bf16") == words.end()) words.insert(words.end(), {"--bf16", "false"});
     ASSERT_EQ(output_of(words).code, 0);
 
-    PlanFlags flags;
-    OptionParser parser("plan", "");
-    flags.declare(parser);
-    ASSERT_TRUE(parser.parse(words));
-    const PlanRequest request = flags.resolve(parser, find_planned_model(flags.model));
+    const PlanRequest request = request_of(words);
     const Configuration chosen = make_plan(request).best.configuration;
 
-    TrainFlags train;
-    OptionParser of_train("train", "");
-    train.declare(of_train);
-    ASSERT_TRUE(of_train.parse({"--config", (folder / "run.yaml").string(), "--train_file", "text"},
-                               [&] { train.read_files(of_train, ranks); }));
-    const TrainOptions options = train.resolve({});
+    Declared<TrainFlags> train("train");
+    ASSERT_TRUE(train.parser.parse({"--config", (folder / "run.yaml").string(), "--train_file", "text"},
+                                   [&] { train.flags.read_files(train.parser, ranks); }));
+    const TrainOptions options = train.flags.resolve({});
     EXPECT_EQ(options.samples.max_seq_length, 64);
     EXPECT_EQ(options.per_device_train_batch_size, chosen.batch);
     EXPECT_EQ(options.gradient_accumulation_steps, chosen.accumulation);
@@ -147,14 +143,9 @@ TEST_F(PlanCommand, computes_with_what_the_engine_of_its_files_computes_with) {
 // As the engine of its run does, which packs documents (forecast/device_kernels.h).
 TEST_F(PlanCommand, counts_documents_computed_alone_where_a_run_computes_them_so) {
   const auto alone = [&](const Words& more) {
-    PlanFlags flags;
-    OptionParser parser("plan", "");
-    flags.declare(parser);
     Words words = with_model(more);
     words.insert(words.end(), {"--gpu", gpu().string()});
-    EXPECT_TRUE(parser.parse(words));
-    const PlanRequest request = flags.resolve(parser, find_planned_model(flags.model));
-    return planned_inputs(request, {.tile_tokens = 64, .logits_tile_tokens = 64}, 64, 0).documents_alone;
+    return planned_inputs(request_of(words), {.tile_tokens = 64, .logits_tile_tokens = 64}, 64, 0).documents_alone;
   };
   EXPECT_TRUE(alone({}));
   EXPECT_TRUE(alone({"--fp16"}));
@@ -170,11 +161,7 @@ TEST_F(PlanCommand, a_cpus_ranks_share_the_host_memory_that_is_given) {
   const auto memory = [&](const Words& more) {
     Words words = on_cpu({"--gpus", "4", "--gpus_per_machine", "4"});
     words.insert(words.end(), more.begin(), more.end());
-    PlanFlags flags;
-    OptionParser parser("plan", "");
-    flags.declare(parser);
-    EXPECT_TRUE(parser.parse(words));
-    return flags.resolve(parser, find_planned_model(flags.model)).hardware.memory_bytes;
+    return request_of(words).hardware.memory_bytes;
   };
   EXPECT_EQ(memory({}), int64_t{2} << 30);
   EXPECT_EQ(memory({"--host_memory_limit", "512m"}), int64_t{128} << 20);
@@ -221,12 +208,8 @@ TEST_F(PlanCommand, the_ds_config_it_writes_says_the_same) {
                               "--output", folder.string()}))
                 .code,
             0);
-  PlanFlags flags;
-  OptionParser parser("plan", "");
-  flags.declare(parser);
-  Words words = on_cpu({"--gpus", "4", "--ds_config", (folder / "ds_config.json").string()});
-  ASSERT_TRUE(parser.parse(words, [&] { flags.read_files(parser); }));
-  const PlanRequest request = flags.resolve(parser, find_planned_model(flags.model));
+  const PlanRequest request =
+      request_of(on_cpu({"--gpus", "4", "--ds_config", (folder / "ds_config.json").string()}));
   EXPECT_EQ(request.pinned.sp, 2);
   EXPECT_EQ(request.pinned.zero, 2);
   EXPECT_EQ(request.samples_per_step, 8);

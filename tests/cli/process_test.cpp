@@ -28,6 +28,7 @@ using ::testing::AllOf;
 using testing::eventually;
 using ::testing::HasSubstr;
 using testing::on_two_ranks;
+using testing::output_of;
 using testing::Program;
 using testing::tensors_of;
 using testing::train_words;
@@ -77,30 +78,25 @@ TEST_F(Processes, a_run_that_is_asked_to_stop_saves_exits_75_and_resumes_bitwise
   EXPECT_GE(stopped_at, 5);
   ASSERT_LT(stopped_at, 250) << "the run was over before it was asked";
 
-  Program resumed(
-      train("run", {"--max_steps", "250", "--save_steps", "0", "--resume_from_checkpoint", "true"}),
-      log("resumed"));
-  ASSERT_EQ(resumed.wait(), 0) << resumed.output();
-  EXPECT_THAT(resumed.output(), HasSubstr("resumed at step " + std::to_string(stopped_at)));
+  const Words again{"--max_steps", "250", "--save_steps", "0", "--resume_from_checkpoint", "true"};
+  EXPECT_THAT(output_of(train("run", again), log("resumed")),
+              HasSubstr("resumed at step " + std::to_string(stopped_at)));
   ASSERT_EQ(whole.wait(), 0) << whole.output();
   EXPECT_EQ(tensors_of(directory("run").checkpoint(250)), tensors_of(directory("whole").checkpoint(250)));
   EXPECT_EQ(steps("run"), 250);
 }
 
 TEST_F(Processes, a_full_disk_during_a_save_is_told_and_leaves_the_checkpoint_before_usable) {
-  Program first(train("run", {"--max_steps", "4", "--lr_scheduler_type", "constant"}), log("first"));
-  ASSERT_EQ(first.wait(), 0) << first.output();
+  output_of(train("run", {"--max_steps", "4", "--lr_scheduler_type", "constant"}), log("first"));
   const auto before = tensors_of(directory("run").checkpoint(4));
   // Room for metrics and text, not for a shard.
   const std::vector<std::string> more{
       "--max_steps", "8", "--lr_scheduler_type", "constant", "--resume_from_checkpoint", "true"};
-  Program full(train("run", more), log("full"), {.largest_file_bytes = 20000});
-  EXPECT_EQ(full.wait(), 65) << full.output();
-  EXPECT_THAT(full.output(), AllOf(HasSubstr("DataError"), HasSubstr("bytes"), HasSubstr("step-4")));
+  EXPECT_THAT(output_of(train("run", more), log("full"), 65, {.largest_file_bytes = 20000}),
+              AllOf(HasSubstr("DataError"), HasSubstr("bytes"), HasSubstr("step-4")));
   EXPECT_EQ(directory("run").list().size(), 1U);
   EXPECT_EQ(tensors_of(directory("run").checkpoint(4)), before);
-  Program again(train("run", more), log("again"));
-  EXPECT_EQ(again.wait(), 0) << again.output();
+  output_of(train("run", more), log("again"));
   EXPECT_EQ(directory("run").list().back().step, 8);
 }
 
@@ -118,114 +114,74 @@ TEST_F(Processes, weights_that_are_not_finite_are_an_error_of_the_data) {
                    at::kFloat, {});
   auto words = train("run", {"--max_steps", "4"});
   std::replace(words.begin(), words.end(), run_.model().string(), (run_.folder() / "broken").string());
-  Program program(words, log("run"));
-  EXPECT_EQ(program.wait(), 65) << program.output();
-  EXPECT_THAT(program.output(), AllOf(HasSubstr("DataError"), HasSubstr("broken/model.safetensors"),
-                                      HasSubstr("row 0 holds infinity")));
+  EXPECT_THAT(output_of(words, log("run"), 65),
+              AllOf(HasSubstr("DataError"), HasSubstr("broken/model.safetensors"),
+                    HasSubstr("row 0 holds infinity")));
 }
 
 TEST_F(Processes, empty_and_missing_data_and_wrong_json_are_clear_errors) {
-  const auto end_of = [&](const std::string& train_file, const std::string& name) {
-    Program program(
-        {"train", "--model_name_or_path", run_.model().string(), "--train_file", train_file, "--output_dir",
-         (run_.folder() / name).string(), "--max_steps", "1", "--max_seq_length", "16"},
-        log(name));
-    const int code = program.wait();
-    return std::make_pair(code, program.output());
+  const auto end_of = [&](const fs::path& train_file, int code) {
+    return output_of({"train", "--model_name_or_path", run_.model().string(), "--train_file",
+                      train_file.string(), "--output_dir", (run_.folder() / "run").string(), "--max_steps",
+                      "1", "--max_seq_length", "16"},
+                     log("run"), code);
   };
-  const auto [missing_code, missing] = end_of((run_.folder() / "nowhere").string(), "missing");
-  EXPECT_EQ(missing_code, 78) << missing;
-  EXPECT_THAT(missing, HasSubstr("nowhere"));
+  EXPECT_THAT(end_of(run_.folder() / "nowhere", 78), HasSubstr("nowhere"));
   for (const char* name : {"none.bin", "none.idx"}) const std::ofstream made(run_.folder() / name);
-  const auto [empty_code, empty] = end_of((run_.folder() / "none").string(), "empty");
-  EXPECT_EQ(empty_code, 65) << empty;
-  EXPECT_THAT(empty, HasSubstr("none.idx"));
+  EXPECT_THAT(end_of(run_.folder() / "none", 65), HasSubstr("none.idx"));
   fs::create_symlink("loop.bin", run_.folder() / "loop.bin");
-  const auto [loop_code, loop] = end_of((run_.folder() / "loop").string(), "loop");
-  EXPECT_EQ(loop_code, 65) << loop;
-  EXPECT_THAT(loop, HasSubstr("loop.bin"));
+  EXPECT_THAT(end_of(run_.folder() / "loop", 65), HasSubstr("loop.bin"));
   std::ofstream(run_.model() / "config.json") << "{\"model_type\": \"llama\", oops}";
-  const auto [json_code, json] = end_of(run_.tokens().string(), "json");
-  EXPECT_EQ(json_code, 65) << json;
-  EXPECT_THAT(json, HasSubstr("config.json"));
+  EXPECT_THAT(end_of(run_.tokens(), 65), HasSubstr("config.json"));
 }
 
 TEST_F(Processes, eval_and_export_read_the_newest_checkpoint_and_agree) {
-  Program trained(train("run", {"--max_steps", "6"}), log("train"));
-  ASSERT_EQ(trained.wait(), 0) << trained.output();
-  Program exported(
+  output_of(train("run", {"--max_steps", "6"}), log("train"));
+  output_of(
       {"export", "--checkpoint", (run_.folder() / "run").string(), "--out", (run_.folder() / "hf").string()},
       log("export"));
-  ASSERT_EQ(exported.wait(), 0) << exported.output();
-  const auto evaluate = [&](const std::string& flag, const fs::path& model, const fs::path& eval_file) {
-    Program program({"eval", "loss", flag, model.string(), "--eval_file", eval_file.string(),
-                     "--max_seq_length", "32", "--threads", "1"},
-                    log("eval"));
-    EXPECT_EQ(program.wait(), 0) << program.output();
-    return program.output();
+  const auto evaluate = [&](const std::string& flag, const fs::path& model) {
+    return output_of({"eval", "loss", flag, model.string(), "--eval_file", run_.tokens().string(),
+                      "--max_seq_length", "32", "--threads", "1"},
+                     log("eval"));
   };
-  const std::string of_checkpoint = evaluate("--checkpoint", run_.folder() / "run", run_.tokens());
+  const std::string of_checkpoint = evaluate("--checkpoint", run_.folder() / "run");
   EXPECT_THAT(of_checkpoint, HasSubstr("perplexity"));
-  EXPECT_EQ(of_checkpoint, evaluate("--model_name_or_path", run_.folder() / "hf", run_.tokens()));
+  EXPECT_EQ(of_checkpoint, evaluate("--model_name_or_path", run_.folder() / "hf"));
 }
 
 TEST_F(Processes, offload_to_a_disk_that_is_memory_is_told_once) {
   if (!memory_file_system("/dev/shm")) GTEST_SKIP() << "/dev/shm is not in memory here";
-  const auto output_of = [&](const std::string& run, const std::string& folder) {
-    Program program(train(run, {"--max_steps", "1", "--offload_optimizer", "disk", "--offload_dir", folder}),
-                    log(run));
-    EXPECT_EQ(program.wait(), 0) << program.output();
-    return program.output();
+  const auto output_with = [&](const std::string& run, const std::string& folder) {
+    return output_of(train(run, {"--max_steps", "1", "--offload_optimizer", "disk", "--offload_dir", folder}),
+                     log(run));
   };
-  const std::string warned = output_of("memory", "/dev/shm");
+  const std::string warned = output_with("memory", "/dev/shm");
   const std::string warning = "warning: --offload_dir /dev/shm lies on ";
   const size_t first = warned.find(warning);
   EXPECT_NE(first, std::string::npos) << warned;
   EXPECT_EQ(warned.find(warning, first + 1), std::string::npos) << warned;
   if (!memory_file_system(run_.folder())) {
-    EXPECT_THAT(output_of("disk", run_.folder().string()), ::testing::Not(HasSubstr("warning")));
+    EXPECT_THAT(output_with("disk", run_.folder().string()), ::testing::Not(HasSubstr("warning")));
   }
 }
 
 TEST(TextProgram, text_is_tokenized_once_and_two_ranks_train_on_it) {
   const testing::TemporaryFolder folder;
   const std::string model = (folder.path() / "model").string(), run = (folder.path() / "run").string();
-  Program init(
-      {"init", "--preset", "tiny", "--out", model, "--set", "hidden_size=16", "intermediate_size=16"},
-      folder.path() / "init.log");
-  ASSERT_EQ(init.wait(), 0) << init.output();
+  output_of({"init", "--preset", "tiny", "--out", model, "--set", "hidden_size=16", "intermediate_size=16"},
+            folder / "init.log");
   fs::create_directories(folder.path() / "text");
   for (const char* name : {"a.txt", "b.txt"}) {
     std::ofstream out(folder.path() / "text" / name);
     for (int line = 0; line < 40; ++line) out << name << " has the line " << line << "\n";
   }
-  Program program({"launch",
-                   "--nproc_per_node",
-                   "2",
-                   "--",
-                   "train",
-                   "--model_name_or_path",
-                   model,
-                   "--train_file",
-                   (folder.path() / "text").string(),
-                   "--eval_file",
-                   (folder.path() / "text" / "a.txt").string(),
-                   "--context_stages",
-                   "32:3,64:2",
-                   "--ulysses",
-                   "2",
-                   "--output_dir",
-                   run,
-                   "--per_device_train_batch_size",
-                   "1",
-                   "--threads",
-                   "1",
-                   "--bf16",
-                   "--peak_tflops",
-                   "1"},
-                  folder.path() / "train.log");
-  ASSERT_EQ(program.wait(), 0) << program.output();
-  EXPECT_THAT(program.output(),
+  const Words train = testing::joined(
+      {{"launch", "--nproc_per_node", "2", "--", "train", "--model_name_or_path", model, "--output_dir", run},
+       {"--train_file", (folder / "text").string(), "--eval_file", (folder / "text/a.txt").string()},
+       {"--context_stages", "32:3,64:2", "--ulysses", "2", "--per_device_train_batch_size", "1"},
+       {"--threads", "1", "--bf16", "--peak_tflops", "1"}});
+  EXPECT_THAT(output_of(train, folder / "train.log"),
               AllOf(HasSubstr("step 5/5"), HasSubstr("stage 2/2"), HasSubstr("held-out loss")));
   EXPECT_FALSE(fs::is_empty(folder.path() / "run" / "data"));
   EXPECT_TRUE(fs::exists(folder.path() / "run" / "checkpoints" / "step-5" / "tokenizer.json"));
@@ -234,11 +190,9 @@ TEST(TextProgram, text_is_tokenized_once_and_two_ranks_train_on_it) {
   fs::create_directory(texts);
   std::ofstream(texts / "a.txt") << std::string(400, 'x');
   std::ofstream(texts / "b.gz") << "\x1f\x8b";
-  Program evaluated({"eval", "loss", "--checkpoint", (folder.path() / "run").string(), "--eval_file",
-                     texts.string(), "--max_seq_length", "64", "--threads", "1"},
-                    folder.path() / "eval.log");
-  EXPECT_EQ(evaluated.wait(), 0);
-  EXPECT_THAT(evaluated.output(),
+  EXPECT_THAT(output_of({"eval", "loss", "--checkpoint", run, "--eval_file", texts.string(),
+                         "--max_seq_length", "64", "--threads", "1"},
+                        folder / "eval.log"),
               AllOf(HasSubstr("that are left out: 1"), HasSubstr("b.gz is"), HasSubstr("perplexity")));
 }
 
@@ -250,14 +204,11 @@ TEST(VerifyProgram, exits_0_on_the_reference_and_1_beyond_the_tolerance) {
       "--threads", "1"};
   auto words = verify;
   words.insert(words.begin(), {"launch", "--nproc_per_node", "2", "--"});
-  Program ranks(words, folder.path() / "ranks.log");
-  EXPECT_EQ(ranks.wait(), 0) << ranks.output();
-  EXPECT_THAT(ranks.output(), AllOf(HasSubstr("PASSED"), HasSubstr("over 2 ranks")));
+  EXPECT_THAT(output_of(words, folder / "ranks.log"), AllOf(HasSubstr("PASSED"), HasSubstr("over 2 ranks")));
   words = verify;
   words.insert(words.end(), {"--ranks_as_threads", "3", "--tolerance", "1e-12", "--json"});
-  Program threads(words, folder.path() / "threads.log");
-  EXPECT_EQ(threads.wait(), 1) << threads.output();
-  EXPECT_THAT(threads.output(), AllOf(HasSubstr("\"passed\": false"), HasSubstr("\"ranks\": 3")));
+  EXPECT_THAT(output_of(words, folder / "threads.log", 1),
+              AllOf(HasSubstr("\"passed\": false"), HasSubstr("\"ranks\": 3")));
 }
 
 // What a command under the launcher writes to stdout, to be parsed whole.
@@ -295,10 +246,10 @@ TEST(Info, tells_what_the_gpus_allocator_was_told_by_the_program_or_by_the_user)
   const testing::TemporaryFolder folder;
   const auto settings = [&](const std::optional<std::string>& mine) {
     if (mine) ::setenv("PYTORCH_CUDA_ALLOC_CONF", mine->c_str(), 1);
-    Program program({"info", "--json", "--measure", "false"}, folder / "info", {.errors = folder / "stderr"});
-    EXPECT_EQ(program.wait(), 0) << program.output();
+    const std::string info = output_of({"info", "--json", "--measure", "false"}, folder / "info", 0,
+                                       {.errors = folder / "stderr"});
     ::unsetenv("PYTORCH_CUDA_ALLOC_CONF");
-    return parse_json(program.output(), "info").at("gpu_allocator").get<std::string>();
+    return parse_json(info, "info").at("gpu_allocator").get<std::string>();
   };
   EXPECT_EQ(settings(std::nullopt), "expandable_segments:True");
   EXPECT_EQ(settings("max_split_size_mb:512"), "max_split_size_mb:512");
@@ -317,10 +268,10 @@ TEST(BenchStep, tells_where_memory_went_beside_its_line_of_json) {
 
 TEST(LaunchedText, has_its_rank_before_each_line_where_json_is_switched_off) {
   const testing::TemporaryFolder folder;
-  Program program({"launch", "--nproc_per_node", "1", "--", "info", "--json=false", "--measure", "false"},
-                  folder / "log");
-  EXPECT_EQ(program.wait(), 0) << program.output();
-  EXPECT_THAT(program.output(), HasSubstr("[rank 0] version: "));
+  EXPECT_THAT(
+      output_of({"launch", "--nproc_per_node", "1", "--", "info", "--json=false", "--measure", "false"},
+                folder / "log"),
+      HasSubstr("[rank 0] version: "));
 }
 
 }  // namespace

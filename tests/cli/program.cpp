@@ -11,6 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <gtest/gtest.h>
+
 namespace trireme::testing {
 namespace {
 
@@ -89,6 +91,13 @@ std::string Program::output() const {
   std::ostringstream text;
   text << std::ifstream(output_).rdbuf();
   return text.str();
+}
+
+std::string output_of(const std::vector<std::string>& arguments, const std::filesystem::path& output,
+                      int code, const ProgramOptions& options) {
+  Program program(arguments, output, options);
+  EXPECT_EQ(program.wait(), code) << program.output();
+  return program.output();
 }
 
 }  // namespace trireme::testing

@@ -49,6 +49,10 @@ class Program {
   std::filesystem::path output_;
 };
 
+// What the program prints until it ends; the test fails unless it ends with `code`.
+std::string output_of(const std::vector<std::string>& arguments, const std::filesystem::path& output,
+                      int code = 0, const ProgramOptions& options = {});
+
 // Waits until `condition` holds; false for one that hangs.
 template <typename Condition>
 bool eventually(const Condition& condition);

@@ -159,9 +159,8 @@ TEST_F(StoppedRun, by_a_rank_that_hangs_names_it_and_what_it_did) {
 }
 
 TEST_F(StoppedRun, by_an_error_says_it_once_for_all_ranks) {
-  Program program(launch({"--no_such_flag", "1"}), log());
-  EXPECT_EQ(program.wait(), 78) << program.output();
-  EXPECT_THAT(program.output(), HasSubstr("[ranks 0, 1] trireme: ConfigError: "));
+  EXPECT_THAT(testing::output_of(launch({"--no_such_flag", "1"}), log(), 78),
+              HasSubstr("[ranks 0, 1] trireme: ConfigError: "));
 }
 
 TEST(StandardStreams, that_were_closed_are_no_file_and_no_connection) {
@@ -173,12 +172,10 @@ TEST(StandardStreams, that_were_closed_are_no_file_and_no_connection) {
 
 TEST(LaunchedHelp, is_printed_once_and_by_no_rank) {
   const testing::TemporaryFolder folder;
-  Program launched({"launch", "--nproc_per_node", "2", "--", "train", "--help"}, folder / "launched");
-  Program alone({"train", "--help"}, folder / "alone");
-  EXPECT_EQ(launched.wait(), 0);
-  EXPECT_EQ(alone.wait(), 0);
-  EXPECT_THAT(alone.output(), HasSubstr("--model_name_or_path"));
-  EXPECT_EQ(launched.output(), alone.output());
+  const std::string alone = testing::output_of({"train", "--help"}, folder / "log");
+  EXPECT_THAT(alone, HasSubstr("--model_name_or_path"));
+  EXPECT_EQ(testing::output_of({"launch", "--nproc_per_node", "2", "--", "train", "--help"}, folder / "log"),
+            alone);
 }
 
 }  // namespace

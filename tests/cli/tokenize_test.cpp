@@ -11,6 +11,7 @@
 #include "trireme/cli/init.h"
 #include "trireme/data/indexed_dataset.h"
 
+#include "tests/cli/stdout_of.h"
 #include "tests/support/error_message.h"
 #include "tests/support/file_bytes.h"
 #include "tests/support/temporary_folder.h"
@@ -24,10 +25,10 @@ using ::testing::HasSubstr;
 class Tokenize : public ::testing::Test {
  protected:
   Tokenize() {
-    ::testing::internal::CaptureStdout();
-    run_init({"--preset", "tiny", "--out", path("model"), "--set", "num_hidden_layers=1", "hidden_size=32",
-              "intermediate_size=32"});
-    ::testing::internal::GetCapturedStdout();
+    testing::stdout_of([&] {
+      run_init({"--preset", "tiny", "--out", path("model"), "--set", "num_hidden_layers=1", "hidden_size=32",
+                "intermediate_size=32"});
+    });
     std::ofstream(path("lines.jsonl")) << R"({"text": "one", "body": "eleven"})"
                                        << "\n"
                                        << R"({"text": "two", "body": "twelve"})"
@@ -40,14 +41,7 @@ class Tokenize : public ::testing::Test {
     std::vector<std::string> words{"--tokenizer",       path("model"), "--input",
                                    path("lines.jsonl"), "--output",    path("set")};
     words.insert(words.end(), more.begin(), more.end());
-    ::testing::internal::CaptureStdout();
-    try {
-      run_tokenize(words);
-    } catch (...) {
-      ::testing::internal::GetCapturedStdout();
-      throw;
-    }
-    told_ = ::testing::internal::GetCapturedStdout();
+    told_ = testing::stdout_of([&] { run_tokenize(words); });
   }
   int64_t tokens() const { return IndexedDataset(path("set")).tokens(); }
 

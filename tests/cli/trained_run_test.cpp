@@ -16,11 +16,13 @@
 #include "trireme/cli/init.h"
 #include "trireme/cli/train.h"
 
+#include "tests/cli/stdout_of.h"
 #include "tests/support/error_message.h"
 #include "tests/support/file_bytes.h"
 #include "tests/support/json_lines.h"
 #include "tests/support/small_files.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/words_of.h"
 
 namespace fs = std::filesystem;
 
@@ -34,15 +36,8 @@ using Words = std::vector<std::string>;
 
 // Its standard output.
 std::string run(int (*command)(const Words&), const Words& words) {
-  ::testing::internal::CaptureStdout();
   int code = -1;
-  try {
-    code = command(words);
-  } catch (...) {
-    ::testing::internal::GetCapturedStdout();
-    throw;
-  }
-  std::string out = ::testing::internal::GetCapturedStdout();
+  std::string out = testing::stdout_of([&] { code = command(words); });
   EXPECT_EQ(code, 0) << out;
   return out;
 }
@@ -62,66 +57,15 @@ class TrainedRun : public ::testing::Test {
     }
     text.close();
     lines.close();
-    words_ = {"--model_name_or_path",
-              path("model"),
-              "--train_file",
-              path("text.txt"),
-              "--output_dir",
-              path("run"),
-              "--max_seq_length",
-              "48",
-              "--max_steps",
-              "2",
-              "--per_device_train_batch_size",
-              "3",
-              "--gradient_accumulation_steps",
-              "2",
-              "--learning_rate",
-              "3e-3",
-              "--lr_scheduler_type",
-              "constant",
-              "--weight_decay",
-              "0.03",
-              "--adam_beta1",
-              "0.8",
-              "--adam_beta2",
-              "0.7",
-              "--adam_epsilon",
-              "1e-3",
-              "--max_grad_norm",
-              "0.4",
-              "--seed",
-              "17",
-              "--packing",
-              "concat",
-              "--save_total_limit",
-              "12",
-              "--logging_steps",
-              "14",
-              "--validation_split_percentage",
-              "40",
-              "--max_eval_samples",
-              "1",
-              "--eval_steps",
-              "1",
-              "--report_to",
-              "none",
-              "--peak_tflops",
-              "1e-9",
-              "--threads",
-              "1",
-              "--device",
-              "cpu",
-              "--tile_tokens",
-              "33",
-              "--recompute",
-              "full",
-              "--zero",
-              "1",
-              "--optim_state_dtype",
-              "bf16",
-              "--reduce_dtype",
-              "bf16"};
+    words_ = testing::words_of(
+        "--max_seq_length 48 --max_steps 2 --per_device_train_batch_size 3 --gradient_accumulation_steps 2 "
+        "--learning_rate 3e-3 --lr_scheduler_type constant --weight_decay 0.03 --adam_beta1 0.8 "
+        "--adam_beta2 0.7 --adam_epsilon 1e-3 --max_grad_norm 0.4 --seed 17 --packing concat "
+        "--save_total_limit 12 --logging_steps 14 --validation_split_percentage 40 --max_eval_samples 1 "
+        "--eval_steps 1 --report_to none --peak_tflops 1e-9 --threads 1 --device cpu --tile_tokens 33 "
+        "--recompute full --zero 1 --optim_state_dtype bf16 --reduce_dtype bf16");
+    words_.insert(words_.end(), {"--model_name_or_path", path("model"), "--train_file", path("text.txt"),
+                                 "--output_dir", path("run")});
     trained_ = run(run_train, words_);
   }
   static void TearDownTestSuite() {
@@ -165,11 +109,9 @@ class TrainedRun : public ::testing::Test {
 };
 
 TEST_F(TrainedRun, has_every_option_in_its_config_as_it_was_given) {
-  TrainFlags flags;
-  OptionParser parser("train", "");
-  flags.declare(parser);
-  parser.parse(words_);
-  const Json given = to_json(flags.resolve({})), kept = read_json(*folder_ / "run" / "config.json");
+  Declared<TrainFlags> train("train");
+  train.parser.parse(words_);
+  const Json given = to_json(train.flags.resolve({})), kept = read_json(*folder_ / "run" / "config.json");
   for (const auto& [name, value] : given.items()) EXPECT_EQ(kept.at(name), value) << name;
 }
 
@@ -276,17 +218,8 @@ TEST_F(TrainedRun, is_evaluated_with_the_packing_that_it_had_unless_a_flag_says_
   EXPECT_EQ(with({}), with({"--packing", "concat"}));
   EXPECT_EQ(with({"--packing", "documents"})["packing"], "documents");
   const auto told = [&](const Words& more) {
-    Words words{"loss",
-                "--checkpoint",
-                path("run"),
-                "--eval_file",
-                path("lines.jsonl"),
-                "--max_seq_length",
-                "48",
-                "--device",
-                "cpu",
-                "--threads",
-                "1"};
+    Words words = testing::words_of("loss --max_seq_length 48 --device cpu --threads 1");
+    words.insert(words.end(), {"--checkpoint", path("run"), "--eval_file", path("lines.jsonl")});
     words.insert(words.end(), more.begin(), more.end());
     return run(run_eval, words);
   };
@@ -358,26 +291,11 @@ TEST_F(TrainedRun, of_a_model_with_dropout_is_refused_once_unless_told_to_leave_
   };
   EXPECT_EQ(loss("bert"), loss("bert_without"));
 
-  Words train{"--model_name_or_path",
-              path("bert"),
-              "--train_file",
-              path("text.txt"),
-              "--output_dir",
-              path("bert_run"),
-              "--max_seq_length",
-              "32",
-              "--max_steps",
-              "1",
-              "--per_device_train_batch_size",
-              "1",
-              "--mask_token_id",
-              "258",
-              "--peak_tflops",
-              "1",
-              "--threads",
-              "1",
-              "--device",
-              "cpu"};
+  Words train = testing::words_of(
+      "--max_seq_length 32 --max_steps 1 --per_device_train_batch_size 1 --mask_token_id 258 --peak_tflops 1 "
+      "--threads 1 --device cpu");
+  train.insert(train.end(), {"--model_name_or_path", path("bert"), "--train_file", path("text.txt"),
+                             "--output_dir", path("bert_run")});
   EXPECT_THAT(testing::message_of<ConfigError>([&] { run(run_train, train); }),
               AllOf(HasSubstr("hidden_dropout_prob 0.1"), HasSubstr("attention_probs_dropout_prob 0.1"),
                     HasSubstr("--dropout 0")));

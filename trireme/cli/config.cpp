@@ -95,12 +95,10 @@ bool is_for_config(const Json& document, const OptionParser& train) {
 
 int show(const fs::path& file) {
   const Json document = read_config_document(file).json;
-  TrainFlags flags;
-  OptionParser train("train", "");
-  flags.declare(train);
-  if (is_for_config(document, train)) {
-    const std::vector<GivenValue> values = values_of_config(document, file.string(), train);
-    train.add_file_values(values, Precedence::none);
+  Declared<TrainFlags> train("train");
+  if (is_for_config(document, train.parser)) {
+    const std::vector<GivenValue> values = values_of_config(document, file.string(), train.parser);
+    train.parser.add_file_values(values, Precedence::none);
     print_values(values);
     return 0;
   }

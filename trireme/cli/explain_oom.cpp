@@ -96,8 +96,7 @@ OptionsOfStage options_at_fault(const TrainOptions& run, const RunTopology& topo
 void ExplainFlags::declare(OptionList& list) {
   list.text("explain_oom", message,
             "why this run does not fit, and sets of changes after which it does; with the text of the error: "
-            "a file, "
-            "or - for what is piped in")
+            "a file, or - for what is piped in")
       .value_is_optional();
   list.path("run", run, "with --explain_oom: the folder of a run of trireme train, whose options count");
 }
@@ -111,11 +110,9 @@ std::vector<std::string> ExplainFlags::read_run(
   Json document = read_config_document(file).json;
   std::vector<std::string> notes;
   if (!text_value(document, "context_stages", file.string(), "").empty()) {
-    TrainFlags train;
-    OptionParser of_train("train", "");
-    train.declare(of_train);
-    of_train.add_file_values(values_of_config(document, file.string(), of_train), Precedence::none);
-    const TrainOptions& options = train.options;
+    Declared<TrainFlags> train("train");
+    train.parser.add_file_values(values_of_config(document, file.string(), train.parser), Precedence::none);
+    const TrainOptions& options = train.flags.options;
     auto [of_stage, note] = options_at_fault(options, topology_of(options.model_dir.string()), directory);
     document = std::move(of_stage);
     notes.push_back(std::move(note));

@@ -80,6 +80,16 @@ class OptionParser : public OptionList {
   std::vector<GivenValue> given_;  // with the values as the options keep them
 };
 
+// The flags of a command with their parser: for who reads its options beside it.
+template <typename Flags>
+struct Declared {
+  explicit Declared(const std::string& command) : parser(command, "") { flags.declare(parser); }
+  Declared& operator=(Declared&&) = delete;  // the parser refers to the flags
+
+  Flags flags;
+  OptionParser parser;
+};
+
 // The default, as a flag would give it; empty: none, or false.
 std::string default_text(const Option& option);
 

@@ -45,10 +45,8 @@ void PlanPages::read_script(OptionParser& parser, TrainOptionValues& passed_on) 
   if (script.empty()) return;
   constexpr int64_t kMostBytes = 4 << 20;
   read_ = read_trainer_script(InputFile(script, "a script of Python").whole(kMostBytes), script.string());
-  TrainFlags train;
-  OptionParser of_train("train", "");
-  train.declare(of_train);
-  const std::vector<std::string> names = parser.names(), train_names = of_train.names();
+  Declared<TrainFlags> train("train");
+  const std::vector<std::string> names = parser.names(), train_names = train.parser.names();
   for (const ScriptValue& value : script_values(*read_)) {
     if (contains(kOthers, value.option)) continue;
     const auto given_to = [&](OptionParser& options) {
@@ -61,8 +59,8 @@ void PlanPages::read_script(OptionParser& parser, TrainOptionValues& passed_on) 
       if (value.option == "model" || (of_run && contains(names, value.option))) {
         given_to(parser);
       } else if (of_run) {
-        given_to(of_train);
-        passed_on.emplace_back(value.option, of_train.find(value.option).read());
+        given_to(train.parser);
+        passed_on.emplace_back(value.option, train.parser.find(value.option).read());
         native_.push_back(value.option);
       } else {
         not_carried_.push_back(value.option);
