@@ -74,16 +74,14 @@ const std::map<std::string, std::string> kKeysOfDeepSpeed{
      "enabled immediate_grad_update check_grad_overflow bf16_master_weights_and_grads bf16_optimizer_states"},
     {"activation_checkpointing.",
      "partition_activations number_checkpoints contiguous_memory_optimization "
-     "synchronize_checkpoint_boundary "
-     "profile cpu_checkpointing"},
+     "synchronize_checkpoint_boundary profile cpu_checkpointing"},
     {"optimizer.", "type legacy_fusion"},
     {"optimizer.params.",
      "lr betas eps weight_decay torch_adam adam_w_mode bias_correction amsgrad momentum"},
     {"scheduler.", "type"},
     {"scheduler.params.",
      "warmup_min_lr warmup_max_lr warmup_num_steps warmup_type total_num_steps warmup_min_ratio "
-     "cos_min_ratio "
-     "last_batch_iteration"},
+     "cos_min_ratio last_batch_iteration"},
     {"tensorboard.", "enabled output_path job_name"},
     {"wandb.", "enabled group team project"},
     {"csv_monitor.", "enabled output_path job_name"},

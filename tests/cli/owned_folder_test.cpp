@@ -3,8 +3,6 @@
 #include "trireme/cli/owned_folder.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +11,7 @@
 
 #include "trireme/base/error.h"
 
+#include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 
 namespace fs = std::filesystem;
@@ -68,12 +67,9 @@ TEST_F(OwnedFolders, of_a_process_that_was_killed_go_with_the_next_one_and_other
 }
 
 TEST_F(OwnedFolders, where_none_can_be_made_are_a_data_error_that_names_the_folder) {
-  try {
-    const OwnedFolder folder(folder_ / "missing" / "trireme-scratch-", 0700);
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("missing/trireme-scratch-"));
-  }
+  EXPECT_THAT(
+      testing::message_of<DataError>([&] { OwnedFolder(folder_ / "missing" / "trireme-scratch-", 0700); }),
+      ::testing::HasSubstr("missing/trireme-scratch-"));
 }
 
 }  // namespace

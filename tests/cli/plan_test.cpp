@@ -177,6 +177,16 @@ TEST_F(PlanCommand, names_its_list_of_stages_for_a_run_from_any_folder) {
               HasSubstr((folder_.path() / "plan/stages.yaml").string()));
 }
 
+TEST_F(PlanCommand, writes_lines_that_a_shell_takes_whatever_the_folder_is_called) {
+  const std::string folder = (folder_ / "my plan").string();
+  for (const Words& lengths : {Words{"--max_seq_length", "64"}, {"--stages", "32,64"}}) {
+    Words words{"--model", "tiny", "--gpu", cpu().string(), "--output", folder};
+    words.insert(words.end(), lengths.begin(), lengths.end());
+    EXPECT_THAT(output_of(words).text, AllOf(HasSubstr(cat(" --out '", folder, "/model'\n")),
+                                             HasSubstr(cat(" --config '", folder, "/run.yaml' "))));
+  }
+}
+
 TEST_F(PlanCommand, shares_the_tokens_of_a_run_among_its_stages) {
   const std::filesystem::path folder = folder_ / "staged";
   ASSERT_EQ(output_of(on_cpu({"--stages", "16,32,64", "--tokens", "9k", "--output", folder.string()})).code,

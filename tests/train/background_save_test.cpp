@@ -1,9 +1,7 @@
 // Checkpoints that are written while training goes on: whole runs, in threads, on a disk that is held.
 #include "trireme/train/background_save.h"
 
-#include <csignal>
 #include <optional>
-#include <sys/resource.h>
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -146,23 +144,16 @@ TEST(BackgroundSave, on_a_full_disk_ends_the_run_on_all_ranks_with_the_step_and_
   train_with(
       2, options, [&](int64_t step) { stop = step == 2; }, &stop);
   options.resume_from_checkpoint = "true";
-  std::signal(SIGXFSZ, SIG_IGN);
-  rlimit before = {};
-  getrlimit(RLIMIT_FSIZE, &before);
-  try {
+  std::optional<testing::SmallFiles> full;
+  const std::string problem = testing::message_of<DataError>([&] {
     train_with(2, options, [&](int64_t step) {
-      if (step != 4) return;
       // More than a line of metrics.jsonl, less than a rank's file.
-      const rlimit small = {fs::file_size(RunDirectory(options.output_dir).metrics()) + 20'000,
-                            before.rlim_max};
-      setrlimit(RLIMIT_FSIZE, &small);
+      if (step == 4) full.emplace(fs::file_size(RunDirectory(options.output_dir).metrics()) + 20'000);
     });
-    ADD_FAILURE() << "trained";
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("could not save the checkpoint of step 4"),
-                                    HasSubstr("The last good checkpoint is"), HasSubstr("step-2")));
-  }
-  setrlimit(RLIMIT_FSIZE, &before);
+  });
+  EXPECT_THAT(problem, AllOf(HasSubstr("could not save the checkpoint of step 4"),
+                             HasSubstr("The last good checkpoint is"), HasSubstr("step-2")));
+  full.reset();
   EXPECT_THAT(saved_steps(options), ElementsAre(2));
   EXPECT_FALSE(fs::exists(RunDirectory(options.output_dir).temporary(4)));
   EXPECT_GT(verify_checkpoint(RunDirectory(options.output_dir).checkpoint(2)), 0);
@@ -210,13 +201,10 @@ TEST(BackgroundSave, is_finished_and_named_where_the_next_step_is_not_finite) {
   const TrainOptions options = not_finite_after_step_1(run);
   HeldSync held("step-1.tmp/rank-00000");
   const std::jthread later = released_later(held);
-  try {
+  EXPECT_THAT(testing::message_of<DataError>([&] {
     train_with(2, options, [](int64_t) {});
-    ADD_FAILURE() << "trained";
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("training stopped at step 2"),
+  }), AllOf(HasSubstr("training stopped at step 2"),
                                     HasSubstr(RunDirectory(options.output_dir).checkpoint(1).string())));
-  }
   EXPECT_THAT(saved_steps(options), ElementsAre(1));
 }
 
@@ -228,27 +216,21 @@ TEST(BackgroundSave, is_finished_and_named_where_one_rank_cannot_read_its_next_t
     fs::copy_file(run.tokens().string() + ending, options.train_file.string() + ending);
   HeldSync held("step-1.tmp/rank-00000");
   const std::jthread later = released_later(held);
-  try {
+  EXPECT_THAT(testing::message_of<DataError>([&] {
     train_with(1, options, [&](int64_t) { fs::resize_file(options.train_file.string() + ".bin", 0); });
-    ADD_FAILURE() << "trained";
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("training stopped at step 2"), HasSubstr("cut.bin"),
+  }), AllOf(HasSubstr("training stopped at step 2"), HasSubstr("cut.bin"),
                                     HasSubstr(RunDirectory(options.output_dir).checkpoint(1).string())));
-  }
   EXPECT_THAT(saved_steps(options), ElementsAre(1));
 }
 
 TEST(BackgroundSave, that_failed_is_told_where_the_next_step_is_not_finite) {
   const TinyRun run;
   const TrainOptions options = not_finite_after_step_1(run);
-  std::optional<testing::SmallFiles> full;
-  try {
-    train_with(2, options, [&](int64_t) { full.emplace(20'000); });  // less than a rank's file
-    ADD_FAILURE() << "trained";
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("training stopped at step 2"),
+  std::optional<testing::SmallFiles> full;  // of less than a rank's file
+  EXPECT_THAT(testing::message_of<DataError>([&] {
+    train_with(2, options, [&](int64_t) { full.emplace(20'000); });
+  }), AllOf(HasSubstr("training stopped at step 2"),
                                     HasSubstr("meanwhile it could not save the checkpoint of step 1")));
-  }
   full.reset();
   EXPECT_THAT(saved_steps(options), ElementsAre());
 }

@@ -22,7 +22,7 @@ TEST(CheckLosses, fails_what_is_not_finite_worse_than_a_guess_or_rising) {
     EXPECT_EQ(check.verdict, Verdict::fail);
     return check.reason;
   };
-  EXPECT_THAT(failed({4, 4, kNan, 4, 4}), HasSubstr("not finite"));
+  EXPECT_THAT(failed({4, 4, kNan, 4, 4}), HasSubstr("not finite: the loss of step 3 is nan"));
   EXPECT_THAT(failed({9, 8, 7, 6, 5}), AllOf(HasSubstr("worse than a guess"), HasSubstr("4.2485")));
   EXPECT_THAT(failed({2, 2, 2, 3, 4}), HasSubstr("it rises"));
   EXPECT_EQ(failed({2, 2}, "step 3: the loss is nan"), "step 3: the loss is nan");

@@ -1,8 +1,6 @@
 // --recompute auto in a training run: what is told, what is recorded, and that machines with other memory go
 // on bitwise.
-#include <atomic>
 #include <fstream>
-#include <sstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,7 +12,6 @@
 #include "trireme/forecast/memory_forecast.h"
 #include "trireme/train/run_directory.h"
 
-#include "tests/support/error_message.h"
 #include "tests/train/tiny_run.h"
 
 namespace trireme {
@@ -24,7 +21,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::tensors_of;
+using testing::TinyOutcome;
 using testing::TinyRun;
+using testing::train_on_ranks;
 
 // What the formulas expect of a step with the longest stage of TinyRun at each position of the keep order,
 // and how the plan is told.
@@ -48,26 +47,6 @@ Positions expected_positions(const TrainOptions& options, int64_t tokens = 32, i
   return positions;
 }
 
-struct Told {
-  std::string text;
-  TrainOutcome outcome;
-};
-
-Told train_and_listen(const TrainOptions& options, int64_t stop_after = 0) {
-  Told told;
-  std::ostringstream out;
-  std::atomic<bool> stop{false};
-  run_ranks_as_threads(1, [&](World& world) {
-    TrainHooks hooks;
-    hooks.out = &out;
-    hooks.stop_requested = &stop;
-    hooks.on_step = [&](const StepRecord& record) { stop = record.step == stop_after; };
-    told.outcome = train(world, options, hooks);
-  });
-  told.text = out.str();
-  return told;
-}
-
 TEST(ChosenRecompute, plans_with_the_longest_stage_and_is_told_and_recorded_as_asked) {
   const TinyRun run;
   TrainOptions options = run.options("run");
@@ -75,8 +54,8 @@ TEST(ChosenRecompute, plans_with_the_longest_stage_and_is_told_and_recorded_as_a
   const Positions positions = expected_positions(options);
   ASSERT_LT(positions.bytes[1], positions.bytes[2]);
   options.engine.memory_budget_bytes = positions.bytes[2] - 1;
-  const Told told = train_and_listen(options);
-  EXPECT_THAT(told.text,
+  const TinyOutcome told = train_on_ranks(1, options);
+  EXPECT_THAT(told.output,
               AllOf(HasSubstr(positions.plans[1] + ", chosen: "),
                     HasSubstr("at length 16, " + positions.plans[1] + "\n"), Not(HasSubstr("warning"))));
   const Json config = Json::parse(std::ifstream(RunDirectory(options.output_dir).config()));
@@ -102,7 +81,7 @@ TEST(ChosenRecompute, of_packed_samples_attention_counts_as_what_their_documents
     ASSERT_EQ(positions.plans[1], kept);
     options.engine.memory_budget_bytes = (positions.bytes[1] + positions.bytes[2]) / 2;
     options.overwrite_output_dir = true;
-    EXPECT_THAT(train_and_listen(options).text, HasSubstr(cat(kept, ", chosen: ")));
+    EXPECT_THAT(train_on_ranks(1, options).output, HasSubstr(cat(kept, ", chosen: ")));
   }
 }
 
@@ -113,18 +92,18 @@ TEST(ChosenRecompute, resumes_bitwise_with_more_or_less_memory) {
   ASSERT_LT(positions.bytes[last - 1], positions.bytes[last]);
   TrainOptions whole = run.options("whole");
   whole.engine.recompute.policy = Recompute::full;
-  const auto expected = tensors_of(train_and_listen(whole).outcome.checkpoint);
+  const auto expected = tensors_of(train_on_ranks(1, whole).outcome.checkpoint);
   TrainOptions options = run.options("moved");
   options.engine.memory_budget_bytes = positions.bytes[last];
-  EXPECT_THAT(train_and_listen(options, 3).text, HasSubstr("recompute none, chosen: "));
+  EXPECT_THAT(train_on_ranks(1, options, 3).output, HasSubstr("recompute none, chosen: "));
   options.resume_from_checkpoint = "true";
   options.engine.memory_budget_bytes = positions.bytes[last] - 1;
-  EXPECT_THAT(train_and_listen(options, 6).text,
+  EXPECT_THAT(train_on_ranks(1, options, 6).output,
               AllOf(HasSubstr(positions.plans[last - 1] + ", chosen: "), HasSubstr("resumed at step 3"),
                     Not(HasSubstr("changed option"))));
   options.engine.memory_budget_bytes = positions.bytes[0] - 1;
-  const Told least = train_and_listen(options);
-  EXPECT_THAT(least.text, HasSubstr("recompute full, chosen"));
+  const TinyOutcome least = train_on_ranks(1, options);
+  EXPECT_THAT(least.output, HasSubstr("recompute full, chosen"));
   EXPECT_EQ(least.outcome.steps, 9);
   EXPECT_EQ(tensors_of(least.outcome.checkpoint), expected);
 }
@@ -133,13 +112,13 @@ TEST(ChosenRecompute, warns_once_with_what_would_help_where_nothing_fits_and_tra
   const TinyRun run;
   TrainOptions options = run.options("run");
   options.engine.memory_budget_bytes = 1000;
-  const Told told = train_and_listen(options);
+  const TinyOutcome told = train_on_ranks(1, options);
   EXPECT_EQ(told.outcome.steps, 9);
   const std::string warning = "warning: by the memory formulas a rank comes to ";
-  const size_t first = told.text.find(warning);
-  ASSERT_NE(first, std::string::npos) << told.text;
-  EXPECT_EQ(told.text.find(warning, first + 1), std::string::npos);
-  EXPECT_THAT(told.text.substr(first),
+  const size_t first = told.output.find(warning);
+  ASSERT_NE(first, std::string::npos) << told.output;
+  EXPECT_EQ(told.output.find(warning, first + 1), std::string::npos);
+  EXPECT_THAT(told.output.substr(first),
               AllOf(HasSubstr("1000 B can be planned with"), HasSubstr("(saves about ")));
 }
 
@@ -147,7 +126,7 @@ TEST(ChosenRecompute, a_fraction_beside_auto_is_refused_before_an_earlier_run_is
   const TinyRun run;
   TrainOptions options = run.options("run");
   options.engine.recompute.keep_fraction = 0.5;
-  EXPECT_THAT(testing::message_of<ConfigError>([&] { train_and_listen(options); }),
+  EXPECT_THAT(testing::problem_of(options),
               HasSubstr("--recompute keep_attention with it"));
   EXPECT_FALSE(std::filesystem::exists(options.output_dir));
 }

@@ -6,15 +6,12 @@
 #include <limits>
 #include <map>
 #include <regex>
-#include <sstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
-#include "trireme/comm/thread_world.h"
 #include "trireme/train/metrics.h"
-#include "trireme/train/trainer.h"
 
 #include "tests/support/file_bytes.h"
 #include "tests/support/small_files.h"
@@ -287,15 +284,9 @@ TEST(TrainerEvents, that_cannot_be_written_are_told_once_and_training_goes_on) {
   TrainOptions options = run.options("run");
   std::ofstream(run.folder() / "file").put('x');
   options.logging_dir = run.folder() / "file";
-  std::ostringstream out;
-  TrainOutcome outcome;
-  run_ranks_as_threads(1, [&](World& world) {
-    TrainHooks hooks;
-    hooks.out = &out;
-    outcome = train(world, options, hooks);
-  });
-  EXPECT_EQ(outcome.steps, 9);
-  const std::string text = out.str(), warning = "warning: cannot write TensorBoard's event file in ";
+  const testing::TinyOutcome trained = train_on_ranks(1, options);
+  EXPECT_EQ(trained.outcome.steps, 9);
+  const std::string &text = trained.output, warning = "warning: cannot write TensorBoard's event file in ";
   const size_t first = text.find(warning);
   ASSERT_NE(first, std::string::npos) << text;
   EXPECT_EQ(text.find(warning, first + 1), std::string::npos) << text;

@@ -80,6 +80,7 @@ SetEvaluation::SetEvaluation(const SetEvaluationFlags& flags, const OptionParser
 EvaluationLoader SetEvaluation::loader(TokenSpan range) {
   const int64_t tokens = samples_.max_seq_length;
   check_positions(std::min(tokens, longest_context_tokens(*set_, samples_.packing, tokens)));
+  if (range != whole_set(*set_)) note(held_out_note(*set_, range));
   for (const std::string& text : sample_notes({set_, range}, samples_.packing, tokens)) note(text);
   EvaluationLoader rows(set_, range, loader_options(samples_, tokens));
   if (max_eval_samples_ > 0) rows.limit_rows(max_eval_samples_);

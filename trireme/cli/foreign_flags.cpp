@@ -80,8 +80,7 @@ const std::vector<ForeignProgram>& foreign_programs() {
            {{"run_name"}, "--output_dir is the run's name"},
            {{"load_best_model_at_end"},
             "nothing is loaded at the end: --metric_for_best_model eval_loss keeps the best checkpoint and "
-            "tells "
-            "its path at the end, for trireme export --checkpoint"},
+            "tells its path at the end, for trireme export --checkpoint"},
            {{"greater_is_better"},
             "not needed: of what --metric_for_best_model takes, eval_loss and eval_perplexity, less is "
             "better"},
@@ -212,8 +211,7 @@ const std::vector<ForeignProgram>& foreign_programs() {
             "not needed: --sp, --ulysses, --ring and --zero say how ranks share the work"},
            {{"include", "exclude", "hostfile", "num_gpus", "num_nodes", "ssh_port", "launcher_args"},
             "of trireme launch, before its --, as DeepSpeed's launcher has them: trireme launch --hostfile "
-            "FILE "
-            "--include host1:0,1@host2 -- train ...; --num_gpus counts the GPUs of each machine"},
+            "FILE --include host1:0,1@host2 -- train ...; --num_gpus counts the GPUs of each machine"},
            {{"launcher", "force_multi", "no_ssh", "no_ssh_check"},
             "not needed: trireme launch --hostfile FILE uses ssh for every host but this one"},
            {{"gpu_ids"}, "trireme launch --include localhost:0,1 -- train ..., or CUDA_VISIBLE_DEVICES"},

@@ -10,9 +10,8 @@ std::optional<LaunchOptions> parse_launch_arguments(const std::vector<std::strin
   LaunchOptions options;
   OptionParser parser(
       "launch",
-      "Starts ranks of `trireme COMMAND...` on this machine, or over ssh on those of --hostfile, and "
-      "watches\n"
-      "over them.\n"
+      "Starts ranks of `trireme COMMAND...` on this machine, or over ssh on those of --hostfile, and\n"
+      "watches over them.\n"
       "Each line that a rank prints has [rank N] before it. Where the command is given --json, stdout\n"
       "is what rank 0 prints, as it is, for a program to read; all else goes to stderr.\n"
       "SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 and SIGQUIT ask the run to save and end, with code 75.",

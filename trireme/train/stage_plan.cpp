@@ -41,14 +41,12 @@ void set_options(TrainOptions& options, const Json& stage, const RunTopology& to
   const ScheduleKind schedule_before = options.lr_scheduler_type;
   OptionList list;
   list_train_options(list, options);
-  for (const auto& item : stage.items()) {
-    const std::string& key = item.key();
+  for (const auto& [key, value] : stage.items()) {
     if (key == "steps" || key == "tokens" || key == "sp") continue;
-    const auto option =
-        std::ranges::find_if(list.options(), [&](const Option& each) { return each.name == key; });
+    const auto option = std::ranges::find(list.options(), key, &Option::name);
     const bool is_of_run = option != list.options().end();
     if (!is_of_run || !option->of_stages) refuse_key(key, is_of_run, list);
-    const Json written = parse_option_value(*option, item.value(), "");
+    const Json written = parse_option_value(*option, value, "");
     option->check(written);
     option->write(written);
   }
