@@ -16,6 +16,7 @@
 #include "tests/cli/stdout_of.h"
 #include "tests/engine/tiny_model.h"
 #include "tests/support/error_message.h"
+#include "tests/support/words_of.h"
 
 namespace fs = std::filesystem;
 
@@ -101,9 +102,9 @@ TEST(Train, recompute_auto_takes_no_fraction_and_a_budget_no_other_policy) {
 TEST(Bench, a_step_reports_the_recompute_policy_that_fits) {
   const testing::TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), testing::tiny_llama_config(), 0.05);
-  const std::vector<std::string> words{
-      "step", "--model",  folder.path().string(), "--seq",     "64", "--steps",         "1", "--warmup",
-      "0",    "--device", "cpu",                  "--threads", "1",  "--memory_budget", "1", "--json"};
+  std::vector<std::string> words = testing::words_of(
+      "step --seq 64 --steps 1 --warmup 0 --device cpu --threads 1 --memory_budget 1 --json --model");
+  words.push_back(folder.path().string());
   const Json line = Json::parse(testing::stdout_of([&] { EXPECT_EQ(run_bench(words), 0); }));
   EXPECT_EQ(line.at("recompute"), "full");
   EXPECT_EQ(line.at("keep_fraction"), 1);

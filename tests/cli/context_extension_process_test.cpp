@@ -27,7 +27,9 @@ TEST(ContextExtensionProcess, stages_from_a_file_then_one_flag_then_export) {
                            "  tokens: 2k\n"
                            "  rope_scaling: {rope_type: yarn, factor: 2}\n"
                            "  recompute: full\n";
-  const auto ran = [&](const Words& words, int code) { return testing::output_of(words, folder / "log", code); };
+  const auto ran = [&](const Words& words, int code) {
+    return testing::output_of(words, folder / "log", code);
+  };
   EXPECT_THAT(ran(testing::joined({testing::train_words(run, out),
                                    {"--context_stages", stages.string()},
                                    {"--packing", "concat"}}),

@@ -23,7 +23,9 @@ using ::testing::HasSubstr;
 TEST(NewProjectProcess, a_native_folder_validates_and_trains_two_ranks_by_its_script) {
   const testing::TemporaryFolder temporary;
   const fs::path folder = temporary.path() / "run", log = temporary.path() / "log";
-  const auto ran = [&](const std::vector<std::string>& words, int code) { return testing::output_of(words, log, code); };
+  const auto ran = [&](const std::vector<std::string>& words, int code) {
+    return testing::output_of(words, log, code);
+  };
   ran({"new", folder.string()}, 0);
   EXPECT_THAT(ran({"new", folder.string()}, 78), HasSubstr("name another"));
   ran({"init", "--preset", "tiny", "--out", (folder / "model").string(), "--set", "num_hidden_layers=1",

@@ -138,8 +138,7 @@ TEST(OptionParser, missing_repeated_and_stray_words_are_refused) {
 }
 
 TEST(OptionParser, help_lists_every_flag_with_its_default_and_stops) {
-  const std::string help =
-      testing::stdout_of([] { EXPECT_FALSE(parse({"--bf16", "--help"}, true).ran); });
+  const std::string help = testing::stdout_of([] { EXPECT_FALSE(parse({"--bf16", "--help"}, true).ran); });
   for (const char* part : {"trireme train", "--max_seq_length", "1024", "--optim", "adamw_torch|sgd",
                            "required", "a folder; also --directory, --dir"})
     EXPECT_THAT(help, HasSubstr(part));

@@ -145,7 +145,8 @@ TEST_F(PlanCommand, counts_documents_computed_alone_where_a_run_computes_them_so
   const auto alone = [&](const Words& more) {
     Words words = with_model(more);
     words.insert(words.end(), {"--gpu", gpu().string()});
-    return planned_inputs(request_of(words), {.tile_tokens = 64, .logits_tile_tokens = 64}, 64, 0).documents_alone;
+    return planned_inputs(request_of(words), {.tile_tokens = 64, .logits_tile_tokens = 64}, 64, 0)
+        .documents_alone;
   };
   EXPECT_TRUE(alone({}));
   EXPECT_TRUE(alone({"--fp16"}));

@@ -121,10 +121,10 @@ TEST_F(Processes, weights_that_are_not_finite_are_an_error_of_the_data) {
 
 TEST_F(Processes, empty_and_missing_data_and_wrong_json_are_clear_errors) {
   const auto end_of = [&](const fs::path& train_file, int code) {
-    return output_of({"train", "--model_name_or_path", run_.model().string(), "--train_file",
-                      train_file.string(), "--output_dir", (run_.folder() / "run").string(), "--max_steps",
-                      "1", "--max_seq_length", "16"},
-                     log("run"), code);
+    return output_of(
+        {"train", "--model_name_or_path", run_.model().string(), "--train_file", train_file.string(),
+         "--output_dir", (run_.folder() / "run").string(), "--max_steps", "1", "--max_seq_length", "16"},
+        log("run"), code);
   };
   EXPECT_THAT(end_of(run_.folder() / "nowhere", 78), HasSubstr("nowhere"));
   for (const char* name : {"none.bin", "none.idx"}) const std::ofstream made(run_.folder() / name);

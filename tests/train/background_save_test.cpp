@@ -201,10 +201,9 @@ TEST(BackgroundSave, is_finished_and_named_where_the_next_step_is_not_finite) {
   const TrainOptions options = not_finite_after_step_1(run);
   HeldSync held("step-1.tmp/rank-00000");
   const std::jthread later = released_later(held);
-  EXPECT_THAT(testing::message_of<DataError>([&] {
-    train_with(2, options, [](int64_t) {});
-  }), AllOf(HasSubstr("training stopped at step 2"),
-                                    HasSubstr(RunDirectory(options.output_dir).checkpoint(1).string())));
+  EXPECT_THAT(testing::message_of<DataError>([&] { train_with(2, options, [](int64_t) {}); }),
+              AllOf(HasSubstr("training stopped at step 2"),
+                    HasSubstr(RunDirectory(options.output_dir).checkpoint(1).string())));
   EXPECT_THAT(saved_steps(options), ElementsAre(1));
 }
 
@@ -217,9 +216,11 @@ TEST(BackgroundSave, is_finished_and_named_where_one_rank_cannot_read_its_next_t
   HeldSync held("step-1.tmp/rank-00000");
   const std::jthread later = released_later(held);
   EXPECT_THAT(testing::message_of<DataError>([&] {
-    train_with(1, options, [&](int64_t) { fs::resize_file(options.train_file.string() + ".bin", 0); });
-  }), AllOf(HasSubstr("training stopped at step 2"), HasSubstr("cut.bin"),
-                                    HasSubstr(RunDirectory(options.output_dir).checkpoint(1).string())));
+                train_with(1, options,
+                           [&](int64_t) { fs::resize_file(options.train_file.string() + ".bin", 0); });
+              }),
+              AllOf(HasSubstr("training stopped at step 2"), HasSubstr("cut.bin"),
+                    HasSubstr(RunDirectory(options.output_dir).checkpoint(1).string())));
   EXPECT_THAT(saved_steps(options), ElementsAre(1));
 }
 
@@ -227,10 +228,10 @@ TEST(BackgroundSave, that_failed_is_told_where_the_next_step_is_not_finite) {
   const TinyRun run;
   const TrainOptions options = not_finite_after_step_1(run);
   std::optional<testing::SmallFiles> full;  // of less than a rank's file
-  EXPECT_THAT(testing::message_of<DataError>([&] {
-    train_with(2, options, [&](int64_t) { full.emplace(20'000); });
-  }), AllOf(HasSubstr("training stopped at step 2"),
-                                    HasSubstr("meanwhile it could not save the checkpoint of step 1")));
+  EXPECT_THAT(
+      testing::message_of<DataError>([&] { train_with(2, options, [&](int64_t) { full.emplace(20'000); }); }),
+      AllOf(HasSubstr("training stopped at step 2"),
+            HasSubstr("meanwhile it could not save the checkpoint of step 1")));
   full.reset();
   EXPECT_THAT(saved_steps(options), ElementsAre());
 }

@@ -126,8 +126,7 @@ TEST(ChosenRecompute, a_fraction_beside_auto_is_refused_before_an_earlier_run_is
   const TinyRun run;
   TrainOptions options = run.options("run");
   options.engine.recompute.keep_fraction = 0.5;
-  EXPECT_THAT(testing::problem_of(options),
-              HasSubstr("--recompute keep_attention with it"));
+  EXPECT_THAT(testing::problem_of(options), HasSubstr("--recompute keep_attention with it"));
   EXPECT_FALSE(std::filesystem::exists(options.output_dir));
 }
 

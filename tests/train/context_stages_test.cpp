@@ -96,9 +96,8 @@ ModelConfig model(int64_t positions, const RopeConfig& rope = {}) {
 TEST(ContextStages, a_length_past_the_positions_of_the_model_names_the_config_key) {
   EXPECT_NO_THROW(check_positions_reach(4096, model(4096), 4096));
   EXPECT_NO_THROW(check_positions_reach(4096, model(2048), 2048)) << "of documents that are shorter";
-  EXPECT_THAT(
-      testing::message_of<ConfigError>([] { check_positions_reach(4096, model(2048), 8192); }),
-      ::testing::AllOf(HasSubstr("max_position_embeddings"), HasSubstr("4,096")));
+  EXPECT_THAT(testing::message_of<ConfigError>([] { check_positions_reach(4096, model(2048), 8192); }),
+              ::testing::AllOf(HasSubstr("max_position_embeddings"), HasSubstr("4,096")));
 }
 
 TEST(ContextStages, rope_scaling_stretches_the_positions) {

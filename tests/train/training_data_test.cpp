@@ -192,7 +192,7 @@ TEST_F(OpenTokens, of_a_folder_to_which_the_run_itself_writes_are_refused) {
   for (const char* text : {"texts", "link/data"}) {
     options.train_file = run_.folder() / text;
     EXPECT_THAT(testing::problem_of(options), AllOf(HasSubstr("--train_file " + options.train_file.string()),
-                                 HasSubstr("choose another --output_dir")));
+                                                    HasSubstr("choose another --output_dir")));
   }
   options.train_file = run_.tokens();
   options.eval_file = options.output_dir;

@@ -14,7 +14,8 @@ ConfigDocument read_document(const std::filesystem::path& file) {
   constexpr int64_t kMostBytes = int64_t{4} << 20;
   const std::string origin = file.string();
   std::string text = InputFile(file, "a JSON or YAML file").whole(kMostBytes);
-  Json json = is_yaml(file) ? parse_yaml(text, origin) : parse_json(text, origin, {.refuse_equal_keys = true});
+  Json json =
+      is_yaml(file) ? parse_yaml(text, origin) : parse_json(text, origin, {.refuse_equal_keys = true});
   return {std::move(text), std::move(json)};
 }
 

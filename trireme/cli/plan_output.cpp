@@ -109,7 +109,8 @@ std::string write_plan(const PlanFlags& flags, const OptionParser& parser, const
                              options));
   replace_file(folder / "ds_config.json",
                deepspeed_config_of(request, planned, flags.engine.optimizer.max_grad_norm).dump(2) + "\n");
-  return init + launch_line(request, planned, cat("--config ", word_of(run.string()), data, kRunWords)) + "\n";
+  return init + launch_line(request, planned, cat("--config ", word_of(run.string()), data, kRunWords)) +
+         "\n";
 }
 
 std::string write_stages(const PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
