@@ -64,7 +64,7 @@ TEST(PlannedStep, has_the_model_flops_that_the_engine_counts) {
 }
 
 TEST(PlannedStep, of_lora_has_the_model_flops_that_the_engine_counts) {
-  const StepRateOptions options{.sequence_tokens = 64, .steps = 1, .warmup = 1, .matmul_seconds = 0.01};
+  const StepRateOptions options{.sequence_tokens = 64, .steps = 2, .warmup = 1, .matmul_seconds = 0.01};
   for (const Json& config :
        {testing::tiny_llama_config(), testing::tiny_qwen3_5_config(), testing::tiny_gemma3_config()})
     for (const char* whole : {"", "norm", "embed_tokens,norm"}) {

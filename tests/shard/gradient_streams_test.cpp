@@ -30,6 +30,10 @@ std::vector<std::string> hasty_waits(int stage, SumsFinish sums, at::ScalarType 
     store->clear();
     for (int micro_batch = 0; micro_batch < kMicroBatches; ++micro_batch) {
       if (micro_batch + 1 == kMicroBatches) store->begin_last_micro_batch();
+      for (int unit = 0; unit < kUnits; ++unit) {  // forward
+        streams.compute_unit([] {});
+        streams.advance(3);
+      }
       for (int unit = kUnits - 1; unit >= 0; --unit) {
         store->open(unit);
         streams.compute_unit([] {});
