@@ -60,10 +60,12 @@ std::vector<MemoryCase> cases_beside_the_host() {
          o.lora.modules_to_save = "embed_tokens";
          o.planned_batch.micro_batches = 2;
        }},
-      {"tied, 2 ranks, LoRA, ZeRO 2, optimizer on the host", testing::tied_model, 2, 2, 1, 512,
+      {"tied, 2 ranks, LoRA, ZeRO 2, optimizer on the host, two micro-batches", testing::tied_model, 2, 2, 1,
+       512,
        [=](EngineOptions& o) {
          offload(ZeroStage::gradients, Offload::none)(o);
          o.lora.rank = 24;
+         o.planned_batch.micro_batches = 2;
        }},
       {"grouped, 2 ranks, ZeRO 2, two micro-batches", testing::grouped_model, 2, 2, 1, 512,
        [](EngineOptions& o) {

@@ -217,6 +217,7 @@ std::vector<MemoryCase> memory_cases() {
   const auto few_logits = [](EngineOptions& o) { o.logits_tile_tokens = 16; };
   return {
       {"grouped, 1 rank, LoRA", grouped_model, 1, 1, 1, 1024, lora()},
+      {"tied, 2 ranks, LoRA, ZeRO 3, all kept", tied_model, 2, 2, 1, 1024, lora({all_kept, zero(3)})},
       {"tied, 2 ranks, LoRA, embedding and norms whole, ZeRO 3, all kept", tied_model, 2, 2, 1, 1024,
        lora({all_kept, zero(3), whole("embed_tokens,norm")})},
       {"uneven, 4 ranks, LoRA, ZeRO 2, bf16", uneven_model, 4, 4, 1, 1201, lora({zero(2), bf16})},

@@ -21,7 +21,8 @@ namespace {
 
 constexpr int64_t kLayers = 3;
 constexpr int64_t kVocabulary = 70;
-constexpr const char* kAdapter = "adapter";  // a folder beside the model's files
+// Folders beside the model's files: of LoRA alone, and with modules trained whole.
+constexpr std::array kAdapters{"", "adapter", "adapter-and-whole-modules"};
 
 // Choices by number, in the order of kChoices.
 enum Choice : size_t {
@@ -44,10 +45,10 @@ enum Choice : size_t {
   kReduce,
   kInBackward,
   kMicro,
-  kAdapted,
+  kAdapter,
   kChoiceCount
 };
-constexpr std::array<int, kChoiceCount> kChoices{4, 4, 2, 2, 4, 3, 3, 3, 3, 3, 2, 3, 3, 2, 3, 2, 2, 2, 2, 2};
+constexpr std::array<int, kChoiceCount> kChoices{4, 4, 2, 2, 4, 3, 3, 3, 3, 3, 2, 3, 3, 2, 3, 2, 2, 2, 2, 3};
 using Row = std::array<int, kChoiceCount>;
 
 // What a row means, or nothing where it is no valid combination.
@@ -66,7 +67,7 @@ std::optional<PolicyCase> case_of(const Row& row, const std::filesystem::path& f
   o.head_chunks = row[kHeadChunks] + 1;
   if (o.head_chunks > 1 && o.ulysses > 2) return std::nullopt;  // a rank has one head
   result.packed = row[kDocuments] == 1;
-  result.adapted = row[kAdapted] == 1;
+  result.adapter = kAdapters[static_cast<size_t>(row[kAdapter])];
   const int dp = result.ranks / (o.ulysses * o.ring);
   if (4 % dp != 0) return std::nullopt;
   o.zero = static_cast<ZeroStage>(row[kZero]);
@@ -153,7 +154,7 @@ PolicyOutcome run_policy(const std::filesystem::path& model, const PolicyCase& p
   run_ranks_as_threads(policy.ranks, [&](World& world) {
     EngineOptions options = policy.options;
     options.optimizer.kind = &optimizer;
-    if (policy.adapted) options.lora.adapter = model / kAdapter;
+    if (!policy.adapter.empty()) options.lora.adapter = model / policy.adapter;
     if (optimizer.name == "sgd") {
       options.optimizer.state_dtype = at::kFloat;
       options.offload.optimizer = Offload::none;  // on fp32 values it keeps nothing to offload
@@ -218,11 +219,11 @@ PolicyOutcome run_policy(const std::filesystem::path& model, const PolicyCase& p
 const PolicyOutcome& PlainRuns::of(const PolicyCase& policy, const OptimizerKind& optimizer, int steps) {
   const EngineOptions& like = policy.options;
   PolicyOutcome& found = runs_[{like.precision, like.optimizer.max_grad_norm, optimizer.name, policy.packed,
-                                policy.adapted, steps}];
+                                policy.adapter, steps}];
   if (!found.losses.empty()) return found;
   PolicyCase plain;
   plain.packed = policy.packed;
-  plain.adapted = policy.adapted;
+  plain.adapter = policy.adapter;
   plain.options.recompute.policy = Recompute::none;
   plain.options.tile_tokens = plain.options.logits_tile_tokens = 1000;
   plain.options.precision = like.precision;
@@ -237,7 +238,7 @@ double tolerance_of(const PolicyCase& policy) {
   const double values = precision == Precision::bf16 ? 4e-2 : precision == Precision::fp16 ? 6e-3 : 5e-5;
   // A gradient of LoRA has so few entries that none stands out, by which the others' rounding would be small:
   // of PEFT in plain bf16 the worst is 1.5 times as far off as the worst of a whole model's.
-  const double entries = policy.adapted && precision != Precision::fp32 ? 3 : 1;
+  const double entries = !policy.adapter.empty() && precision != Precision::fp32 ? 3 : 1;
   return std::max(entries * values, policy.options.reduce_dtype == at::kBFloat16 ? 8e-3 : 0.0);
 }
 
@@ -246,7 +247,7 @@ double change_error(const PolicyOutcome& outcome, const PolicyOutcome& plain) {
   for (const auto& [name, weights] : plain.weights) {
     const double way = (weights - plain.weights_before.at(name)).norm().item<double>();
     const double error = (outcome.weights.at(name) - weights).norm().item<double>();
-    if (weights.dim() == 1) {
+    if (weights.dim() == 1 && name.starts_with(kAdapterPrefix)) {
       vectors += error * error;
       way_of_vectors += way * way;
     } else {
@@ -260,7 +261,8 @@ double change_tolerance_of(const PolicyCase& policy) {
   const EngineOptions& o = policy.options;
   const double values = o.precision == Precision::bf16 ? 0.3 : o.precision == Precision::fp16 ? 0.1 : 0.02;
   const bool narrow = o.optimizer.state_dtype == at::kBFloat16 || o.reduce_dtype == at::kBFloat16;
-  const double entries = policy.adapted && o.precision == Precision::fp16 ? 1.5 : 1;  // as in tolerance_of
+  const double entries =
+      !policy.adapter.empty() && o.precision == Precision::fp16 ? 1.5 : 1;  // as in tolerance_of
   return std::max(entries * values, narrow ? 0.1 : 0.0);
 }
 
@@ -273,18 +275,17 @@ std::string describe(const PolicyCase& policy) {
              o.recompute.keep_qkv_fraction, "/", o.recompute.keep_mlp_fraction, ", tiles ", o.tile_tokens,
              "/", o.logits_tile_tokens, ", precision ", int(o.precision), ", states ",
              o.optimizer.state_dtype, ", reduce ", o.reduce_dtype, ", in backward ", o.update_in_backward,
-             ", micro-batches ", policy.micro, policy.adapted ? ", LoRA" : "");
+             ", micro-batches ", policy.micro, policy.adapter.empty() ? "" : ", ", policy.adapter);
 }
 
 void write_policy_model(const std::filesystem::path& folder) {
   Json config = tiny_llama_config();
   config["num_hidden_layers"] = kLayers;
   write_tiny_model(folder, config);
-  write_tiny_adapter(folder, folder / kAdapter,
-                     {.rank = 3,
-                      .alpha = 4,
-                      .targets = {"all-linear"},
-                      .modules_to_save = {"embed_tokens", "lm_head", "norm"}});
+  LoraConfig lora{.rank = 3, .alpha = 4, .targets = {"all-linear"}};
+  write_tiny_adapter(folder, folder / kAdapters[1], lora);
+  lora.modules_to_save = {"embed_tokens", "lm_head", "norm"};
+  write_tiny_adapter(folder, folder / kAdapters[2], lora);
 }
 
 }  // namespace trireme::testing

@@ -19,7 +19,7 @@ struct PolicyCase {
   int ranks = 1;
   int micro = 1;  // micro-batches of each data-parallel rank, so that all cases see the same 4 samples
   bool packed = false;
-  bool adapted = false;  // LoRA: write_policy_model's adapter is trained
+  std::string adapter = {};  // LoRA: the folder of write_policy_model that is trained; empty: the model
   EngineOptions options;
 };
 
@@ -39,8 +39,8 @@ struct PolicyOutcome {
 };
 
 // How far `outcome` moved the weights from where `plain` moved them, relative to that way, of the worst
-// matrix, or of all vectors together: AdamW's first steps follow signs, so that a single weight may differ by all of
-// its update, but the norm of many may not.
+// tensor: AdamW's first steps follow signs, so that a single weight may differ by all of its update, but a
+// tensor's norm may not. Norms beside LoRA, of 32 entries each with gradients near zero, count as one tensor.
 double change_error(const PolicyOutcome& outcome, const PolicyOutcome& plain);
 // What it may be.
 double change_tolerance_of(const PolicyCase& policy);
@@ -62,7 +62,7 @@ class PlainRuns {
 
  private:
   std::filesystem::path model_;
-  std::map<std::tuple<Precision, double, std::string, bool, bool, int>, PolicyOutcome> runs_;
+  std::map<std::tuple<Precision, double, std::string, bool, std::string, int>, PolicyOutcome> runs_;
 };
 
 }  // namespace trireme::testing

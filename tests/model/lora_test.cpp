@@ -460,6 +460,12 @@ TEST(AdapterFolder, with_a_tied_embedding_holds_it_twice_and_says_that_it_is_one
   const SafetensorsSet weights(folder.path(), kAdapterWeightsFile);
   EXPECT_NE(weights.find("base_model.model.model.embed_tokens.weight"), nullptr);
   EXPECT_NE(weights.find("base_model.model.lm_head.weight"), nullptr);
+  ModelLayout both{.units = {written.trained().front()}};
+  at::Tensor words = at::empty({both.units[0].elements}), second = words.clone();
+  open_adapter(folder.path()).read_unit(both.units[0], words);
+  both.units[0].parameters.back().name = "base_model.model.lm_head.weight";
+  open_adapter(folder.path()).read_unit(both.units[0], second);
+  EXPECT_TRUE(words.equal(second));
   const CheckpointReader reader = open_adapter(folder.path());
   EXPECT_THAT(reader.unused_names(layout_of_adapter_files(written)), ::testing::IsEmpty());
   LoraOptions options;

@@ -129,19 +129,21 @@ TEST(LoraRun, goes_on_with_no_other_adapters) {
 }
 
 TEST(LoraRun, is_continued_from_its_adapters_and_their_optimizer_states) {
-  const TinyRun run;
-  TrainOptions options = adapted(run, "both");
-  options.engine.lora.modules_to_save = "embed_tokens,norm";
-  options.context_stages = "16:5,32:4:5e-3";
-  const TinyOutcome both = train_on_ranks(2, options);
-  options.output_dir = run.folder() / "finished";
-  options.context_stages = "16:5";
-  train_on_ranks(2, options);
-  TrainOptions next = run.options("continued");
-  next.continue_run = options.output_dir;
-  next.engine.lora.adapter = continued_checkpoint(options.output_dir);
-  next.context_stages = "32:4:5e-3";
-  expect_the_end_of(both, train_on_ranks(2, next), /*steps_before=*/5);
+  for (const char* whole_modules : {"", "embed_tokens,norm"}) {
+    const TinyRun run;
+    TrainOptions options = adapted(run, "both");
+    options.engine.lora.modules_to_save = whole_modules;
+    options.context_stages = "16:5,32:4:5e-3";
+    const TinyOutcome both = train_on_ranks(2, options);
+    options.output_dir = run.folder() / "finished";
+    options.context_stages = "16:5";
+    train_on_ranks(2, options);
+    TrainOptions next = run.options("continued");
+    next.continue_run = options.output_dir;
+    next.engine.lora.adapter = continued_checkpoint(options.output_dir);
+    next.context_stages = "32:4:5e-3";
+    expect_the_end_of(both, train_on_ranks(2, next), /*steps_before=*/5);
+  }
 }
 
 TEST(LoraRun, begins_with_the_values_of_an_adapter) {
@@ -164,23 +166,26 @@ TEST(LoraRun, begins_with_the_values_of_an_adapter) {
 }
 
 TEST(LoraRun, goes_on_without_the_folder_that_it_began_with_also_in_another_engine) {
-  const TinyRun run;
-  const auto adapter = run.folder() / "adapter";
-  testing::write_tiny_adapter(
-      run.model(), adapter,
-      {.rank = 3, .alpha = 6, .targets = {"v_proj", "o_proj"}, .modules_to_save = {"embed_tokens", "norm"}});
-  TrainOptions options = run.options("run");
-  options.engine.lora.adapter = adapter;
-  options.context_stages = R"([{"max_seq_length": 16, "steps": 4},
-                               {"max_seq_length": 16, "steps": 4, "zero": 3, "recompute": "full"}])";
-  const TinyOutcome whole = train_on_ranks(2, options);
-  EXPECT_THAT(whole.output, HasSubstr("the engine is assembled anew"));
-  options.output_dir = run.folder() / "stopped";
-  options.engine.save_in_background = true;
-  train_on_ranks(2, options, 2);
-  std::filesystem::remove_all(adapter);
-  options.resume_from_checkpoint = "true";
-  expect_the_end_of(whole, train_on_ranks(2, options));
+  for (const std::vector<std::string>& whole_modules :
+       {std::vector<std::string>{}, std::vector<std::string>{"embed_tokens", "norm"}}) {
+    const TinyRun run;
+    const auto adapter = run.folder() / "adapter";
+    testing::write_tiny_adapter(
+        run.model(), adapter,
+        {.rank = 3, .alpha = 6, .targets = {"v_proj", "o_proj"}, .modules_to_save = whole_modules});
+    TrainOptions options = run.options("run");
+    options.engine.lora.adapter = adapter;
+    options.context_stages = R"([{"max_seq_length": 16, "steps": 4},
+                                 {"max_seq_length": 16, "steps": 4, "zero": 3, "recompute": "full"}])";
+    const TinyOutcome whole = train_on_ranks(2, options);
+    EXPECT_THAT(whole.output, HasSubstr("the engine is assembled anew"));
+    options.output_dir = run.folder() / "stopped";
+    options.engine.save_in_background = true;
+    train_on_ranks(2, options, 2);
+    std::filesystem::remove_all(adapter);
+    options.resume_from_checkpoint = "true";
+    expect_the_end_of(whole, train_on_ranks(2, options));
+  }
 }
 
 // What the folder says stands in its checkpoints' options; in config.json, which replays, it would contradict
