@@ -189,9 +189,11 @@ TEST_F(TrainedRun, evaluates_as_the_flags_say) {
             lines["target_tokens"]);
   EXPECT_LT(evaluated_with({"--eval_file", path("lines.jsonl"), "--no_append_eos"})["target_tokens"],
             lines["target_tokens"]);
-  EXPECT_LT(
-      evaluated_with({"--eval_file", path("lines.jsonl"), "--validation_split_percentage", "50"})["samples"],
-      lines["samples"]);
+  ::testing::internal::CaptureStderr();
+  const Json half =
+      evaluated_with({"--eval_file", path("lines.jsonl"), "--validation_split_percentage", "50"});
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("held out: the last"));
+  EXPECT_LT(half["samples"], lines["samples"]);
   // Its last half alone is another text, which a file of its own has too.
   const auto write = [](const char* name, const std::string& text) { std::ofstream(path(name)) << text; };
   std::string squares, words;

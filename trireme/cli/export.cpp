@@ -7,6 +7,7 @@
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
+#include "trireme/base/folder_entries.h"
 #include "trireme/base/sizes.h"
 #include "trireme/cli/model_directory.h"
 #include "trireme/cli/model_output.h"
@@ -61,8 +62,7 @@ struct SavedAdapter {
 
 // What is exported would take the place of the model that it needs.
 void refuse_own_model(const fs::path& out, const fs::path& model) {
-  std::error_code ignored;
-  if (fs::equivalent(out, model, ignored))
+  if (are_one(out, model))
     throw ConfigError(
         cat("--out ", out.string(), " is the model that is read for it; choose another folder"));
 }

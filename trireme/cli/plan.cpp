@@ -171,10 +171,7 @@ std::optional<std::string> answer_to_flag_of_train(const std::string& name) {
       {"dropout", "a model that asks for dropout has it in the launch line"}};
   for (const auto& [option, answer] : kAnswers)
     if (name == option) return answer;
-  TrainFlags train;
-  OptionParser of_train("train", "");
-  train.declare(of_train);
-  if (!contains(of_train.names(), name)) return std::nullopt;
+  if (!contains(Declared<TrainFlags>("train").parser.names(), name)) return std::nullopt;
   return "a plan does not choose it; add it to the launch line";
 }
 
@@ -282,9 +279,8 @@ std::vector<std::string> PlanFlags::read_files(OptionParser& parser) {
                   {gpus, degree}, file);
   }
   // By the options of train, which know their ranges.
-  TrainFlags train;
-  OptionParser of_train("train", "");
-  train.declare(of_train);
+  Declared<TrainFlags> train("train");
+  OptionParser& of_train = train.parser;
   of_train.add_file_values(others, Precedence::none);
   of_train.add_file_values(config.defaults, Precedence::before_counts);
   for (const Option& option : of_train.options())
@@ -303,7 +299,8 @@ PlanRequest PlanFlags::resolve(const OptionParser& parser, const PlannedModel& p
   ModelLayout layout = make_model_layout(planned.config);
   const LoraConfig lora = add_adapters(layout, planned.config, engine.lora);
   if (layout.adapted())
-    request.model_name += cat(" with ", text_of_lora(lora, adapted_modules(layout.adapters)));
+    request.model_name +=
+        cat(" with ", text_of_lora(with_few_modules_named(lora), adapted_modules(layout.adapters)));
   request.model = model_sizes(planned.config, layout);
   request.attention_pairs = [config = planned.config, sparse = engine.sparse](int64_t document) {
     return config.attention_pairs(document, sparse);

@@ -6,8 +6,7 @@ namespace trireme {
 void require_nccl() {
   throw ConfigError(
       "ranks on GPUs exchange by nccl, and this program was built without CUDA: build with TRIREME_CUDA=ON, "
-      "or "
-      "use --device cpu");
+      "or use --device cpu");
 }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>&,

@@ -3,6 +3,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include <ATen/Parallel.h>
@@ -92,23 +93,29 @@ void run_ranks_as_threads(int ranks, const std::function<void(World&)>& body,
   const int threads_before = at::get_num_threads();
   std::vector<std::jthread> threads;
   threads.reserve(ranks);
+  const auto run_rank = [&](int rank) {
+    try {
+      // Ranks share the cores as processes started by the launcher do.
+      at::set_num_threads(std::max(1, threads_before / ranks));
+      RankIdentity identity = like;
+      identity.rank = identity.local_rank = rank;
+      identity.size = identity.local_size = ranks;
+      ThreadWorld world(identity, timeout, run);
+      body(world);
+      run.end(rank);
+    } catch (const std::exception& error) {
+      run.fail(rank, std::current_exception(), error.what());
+    } catch (...) {
+      run.fail(rank, std::current_exception(), "an exception that is not a std::exception");
+    }
+  };
   for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        // Ranks share the cores as processes started by the launcher do.
-        at::set_num_threads(std::max(1, threads_before / ranks));
-        RankIdentity identity = like;
-        identity.rank = identity.local_rank = rank;
-        identity.size = identity.local_size = ranks;
-        ThreadWorld world(identity, timeout, run);
-        body(world);
-        run.end(rank);
-      } catch (const std::exception& error) {
-        run.fail(rank, std::current_exception(), error.what());
-      } catch (...) {
-        run.fail(rank, std::current_exception(), "an exception that is not a std::exception");
-      }
-    });
+    try {
+      threads.emplace_back(run_rank, rank);
+    } catch (const std::system_error& refused) {  // the ranks that began would wait for this one
+      run.fail(rank, std::current_exception(), refused.what());
+      break;
+    }
   }
   threads.clear();  // joins them
   at::set_num_threads(threads_before);

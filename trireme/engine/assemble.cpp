@@ -175,12 +175,10 @@ void Engine::make_optimizer(const std::vector<FlatUnit>& units) {
 
 // The model's values, where they are read or adapters are trained beside them.
 void Engine::read_model(const CheckpointReader& reader) {
-  const double begin = now_seconds();
   const at::Device device = options_.device;
   const std::shared_ptr<PinnedPool> buffers =
       device.is_cpu() || pinned_ ? pinned_ : std::make_shared<PinnedPool>(make_host_pinning(device));
   load_weights(reader, layout_, frozen_ ? *frozen_ : *parameters_, {*mesh_.all, device, buffers.get()});
-  weights_read_ = {reader.read_bytes(), now_seconds() - begin};
 }
 
 // First values of what is trained, the same on every rank: of a folder; else LoRA's matrices are drawn, and what is
@@ -285,8 +283,10 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   if (uses_disk(options.offload))
     spill_ = std::make_unique<SpillFile>(options.offload.folder, options.offload.limit_bytes);
   make_stores(tile);
+  const double reading_begins = now_seconds();
   if (reader) read_model(*reader);
   if (options.read_weights && layout_.adapted()) read_adapters(*reader);
+  if (reader) weights_read_ = {reader->read_bytes(), now_seconds() - reading_begins};
   activations_ = make_activation_store(config.num_hidden_layers, options.device, options.offload.activations,
                                        spill_.get(), forecast_inputs_.resident_layers);
   make_executor();

@@ -62,7 +62,8 @@ std::string Engine::description() const {
   if (options.device.is_cpu() && (offload.parameters == Offload::cpu || offload.activations == Offload::cpu))
     text += " (cpu moves neither parameters nor activations: they are in the host's memory already)";
   if (options.update_in_backward) text += "; updates in backward";
-  if (layout_.adapted()) text += "; " + text_of_lora(lora_, adapted_modules(layout_.adapters));
+  if (layout_.adapted())
+    text += "; " + text_of_lora(with_few_modules_named(lora_), adapted_modules(layout_.adapters));
   return text;
 }
 

@@ -115,10 +115,12 @@ class Timeline {
     }
     going_back_ = true;
     name_pass("head");
-    finish_sum();
+    const int head_unit = static_cast<int>(model.unit_elements.size()) - 1;
+    // A unit that is trained is opened, so that the sum of the micro-batch before is over.
+    if (trained_elements(head_unit) > 0 || (model.tied && trained_elements(kEmbeddingUnit) > 0)) finish_sum();
     units_.gathered += model.tied ? 2 : 1;
     send_away(plan_.layers);
-    units_.open = static_cast<int>(model.unit_elements.size()) - 1;
+    units_.open = head_unit;
     record("tiles", {{tiles, tile_->head}});
     close_unit();
     for (int64_t end = plan_.layers; end > 0; end = plan_.group_begin(end - 1)) {

@@ -11,6 +11,7 @@ ModelLayout layout_of_adapter_files(const ModelLayout& layout) {
   for (TiedName tied : layout.tied_names) {
     tied.name = kAdapterPrefix + tied.name;
     tied.parameter = kAdapterPrefix + tied.parameter;
+    tied.differs_hint = "PEFT writes one matrix under both names where ensure_weight_tying is true";
     const auto is_trained = [&](const ParameterSpec& spec) { return spec.name == tied.parameter; };
     if (std::ranges::any_of(files.units.front().parameters, is_trained)) files.tied_names.push_back(tied);
   }

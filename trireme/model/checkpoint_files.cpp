@@ -4,6 +4,7 @@
 #include <set>
 #include <span>
 
+#include "trireme/base/contains.h"
 #include "trireme/base/error.h"
 #include "trireme/base/joined.h"
 #include "trireme/model/finite_values.h"
@@ -105,7 +106,7 @@ const SafetensorsEntry* CheckpointReader::second_stored(const ParameterSpec& spe
 
 void refuse_untied(const SafetensorsEntry& second, const ModelLayout& layout) {
   for (const TiedName& tied : layout.tied_names)
-    if (second.name.ends_with(tied.name))
+    if (second.name == tied.name || contains(names_inside(tied.name), second.name))
       throw DataError(cat(second.describe(), ": differs from '", tied.parameter, "'; ", tied.differs_hint));
   throw InternalError(cat("tensor ", second.name, " is no second name"));
 }

@@ -33,12 +33,6 @@ std::vector<std::string> names_between_commas(const std::string& text, const std
   return names;
 }
 
-// The export of a whole model names each norm by itself.
-std::string text_of_modules(const std::vector<std::string>& modules) {
-  constexpr size_t kMostNamed = 8;
-  return modules.size() > kMostNamed ? cat(modules.size(), " modules") : joined(modules);
-}
-
 }  // namespace
 
 void list_lora_options(OptionList& list, LoraOptions& lora) {
@@ -55,8 +49,7 @@ void list_lora_options(OptionList& list, LoraOptions& lora) {
       .on_resume(ResumeRule::by_content);
   list.text("lora_modules_to_save", lora.modules_to_save,
             "norms, embedding and output matrix that are trained whole beside them, with commas: "
-            "embed_tokens,norm "
-            "(every module whose name ends so)")
+            "embed_tokens,norm (every module whose name ends so)")
       .on_resume(ResumeRule::by_content);
 }
 
@@ -103,7 +96,14 @@ std::vector<std::string> sorted_unique(std::vector<std::string> names) {
 
 std::string text_of_lora(const LoraConfig& lora, const std::vector<std::string>& modules) {
   return cat("LoRA of rank ", lora.rank, ", scale ", number_text(lora.scale()), ", of ", joined(modules),
-             lora.modules_to_save.empty() ? "" : cat("; ", text_of_modules(lora.modules_to_save), " whole"));
+             lora.modules_to_save.empty() ? "" : cat("; ", joined(lora.modules_to_save), " whole"));
+}
+
+LoraConfig with_few_modules_named(LoraConfig lora) {
+  constexpr size_t kMostNamed = 8;
+  if (const size_t count = lora.modules_to_save.size(); count > kMostNamed)
+    lora.modules_to_save = {cat(count, " modules")};
+  return lora;
 }
 
 bool is_lora_matrix(const ParameterSpec& spec) {

@@ -72,6 +72,8 @@ std::vector<std::string> sorted_unique(std::vector<std::string> names);
 
 // "LoRA of rank 16, scale 2, of q_proj, k_proj; embed_tokens, norm whole"
 std::string text_of_lora(const LoraConfig& lora, const std::vector<std::string>& modules);
+// For a line of text: the adapter of a model inside a whole one names each norm by itself.
+LoraConfig with_few_modules_named(LoraConfig lora);
 
 // Whether a parameter of Adapters::units is one of LoRA's matrices; else it is one of the model, trained whole.
 bool is_lora_matrix(const ParameterSpec& spec);

@@ -97,7 +97,7 @@ class LowRank {
 Adapters make_adapters(const ModelConfig& config, const ModelLayout& layout, const LoraConfig& lora,
                        const OriginOfModules& origin) {
   LowRank low_rank(config, lora);
-  WholeModules whole_modules(layout, lora);
+  WholeModules whole_modules(layout, lora, !config.whole_type.empty());
   Adapters made{.rank = lora.rank, .scale = lora.scale()};
   for (int number = 0; number <= layout.head_unit(); ++number) {
     const UnitSpec& unit = layout.units[static_cast<size_t>(number)];

@@ -66,7 +66,7 @@ bool WholeModules::can_be_whole(int unit, size_t slot, const ParameterSpec& spec
 }
 
 bool WholeModules::is_meant(const std::string& module, const std::string& end) const {
-  const std::vector<std::string> others = names_inside(module);
+  const std::vector<std::string> others = inside_ ? names_inside(module) : std::vector<std::string>();
   return module.ends_with(end) ||
          std::ranges::any_of(others, [&](const std::string& name) { return name.ends_with(end); });
 }

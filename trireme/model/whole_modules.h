@@ -13,7 +13,9 @@ namespace trireme {
 
 class WholeModules {
  public:
-  WholeModules(const ModelLayout& layout, const LoraConfig& lora) : layout_(layout), lora_(lora) {}
+  // `inside`: whether the model is one inside a whole model, in whose files names are longer.
+  WholeModules(const ModelLayout& layout, const LoraConfig& lora, bool inside)
+      : layout_(layout), lora_(lora), inside_(inside) {}
 
   // Those of a unit of the model, built into its unit of adapters, of which `tensor` is the next one.
   std::vector<WholeTensor> add(int unit, UnitBuilder& build, size_t& tensor);
@@ -29,6 +31,7 @@ class WholeModules {
 
   const ModelLayout& layout_;
   const LoraConfig& lora_;
+  bool inside_;
   std::set<std::string> can_be_, cannot_be_;  // modules
 };
 
