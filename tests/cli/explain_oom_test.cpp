@@ -35,7 +35,7 @@ class ExplainOom : public ::testing::Test {
   static Json answer(const Words& words, int expected_code) { return answer_of(asked(words), expected_code); }
   static Json answer_of(Words words, int expected_code) {
     words.emplace_back("--json");
-    return parse_json(testing::stdout_of([&] { EXPECT_EQ(run_plan(words), expected_code); }), "answer");
+    return parse_json(testing::stdout_of([&] { return run_plan(words); }, expected_code), "answer");
   }
 
   testing::TemporaryFolder folder_;

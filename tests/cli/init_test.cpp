@@ -31,7 +31,7 @@ class Init : public ::testing::Test {
   void init_by(const std::string& flag, const std::string& out, const std::vector<std::string>& more) const {
     std::vector<std::string> arguments{flag, (folder_ / out).string()};
     arguments.insert(arguments.end(), more.begin(), more.end());
-    testing::stdout_of([&] { EXPECT_EQ(run_init(arguments), 0); });
+    testing::stdout_of([&] { return run_init(arguments); });
   }
   std::string refusal(const std::vector<std::string>& more) const {
     return testing::message_of<ConfigError>([&] { init(more); });

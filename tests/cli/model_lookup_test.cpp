@@ -72,7 +72,7 @@ class ModelLookup : public ::testing::Test {
   static std::string error_of(const Call& call, const std::string& model) {
     Words words = call.words;
     words.push_back(model);
-    return testing::message_of<Error>([&] { testing::stdout_of([&] { call.command(words); }); });
+    return testing::message_of<Error>([&] { testing::stdout_of([&] { return call.command(words); }); });
   }
 
   const int threads_ = at::get_num_threads();
@@ -87,8 +87,8 @@ TEST_F(ModelLookup, one_that_is_not_in_the_cache_gives_the_command_that_download
 TEST_F(ModelLookup, a_name_is_looked_up_in_the_cache) {
   const fs::path model = folder_ / "hub" / "models--org--name";
   testing::stdout_of([&] {
-    run_init({"--preset", "tiny", "--out", (model / "snapshots" / "abc").string(), "--set",
-              "num_hidden_layers=1", "hidden_size=32", "intermediate_size=32"});
+    return run_init({"--preset", "tiny", "--out", (model / "snapshots" / "abc").string(), "--set",
+                     "num_hidden_layers=1", "hidden_size=32", "intermediate_size=32"});
   });
   fs::create_directories(model / "refs");
   std::ofstream(model / "refs" / "main") << "abc";

@@ -138,7 +138,12 @@ TEST(OptionParser, missing_repeated_and_stray_words_are_refused) {
 }
 
 TEST(OptionParser, help_lists_every_flag_with_its_default_and_stops) {
-  const std::string help = testing::stdout_of([] { EXPECT_FALSE(parse({"--bf16", "--help"}, true).ran); });
+  bool ran = true;
+  const std::string help = testing::stdout_of([&] {
+    ran = parse({"--bf16", "--help"}, true).ran;
+    return 0;
+  });
+  EXPECT_FALSE(ran);
   for (const char* part : {"trireme train", "--max_seq_length", "1024", "--optim", "adamw_torch|sgd",
                            "required", "a folder; also --directory, --dir"})
     EXPECT_THAT(help, HasSubstr(part));

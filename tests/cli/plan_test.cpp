@@ -82,7 +82,10 @@ class PlanCommand : public ::testing::Test {
   };
   static Output output_of(const Words& words) {
     int code = -1;
-    std::string text = testing::stdout_of([&] { code = run_plan(words); });
+    std::string text = testing::stdout_of([&] {
+      code = run_plan(words);
+      return 0;
+    });
     return {code, std::move(text)};
   }
 

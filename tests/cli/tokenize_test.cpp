@@ -26,8 +26,8 @@ class Tokenize : public ::testing::Test {
  protected:
   Tokenize() {
     testing::stdout_of([&] {
-      run_init({"--preset", "tiny", "--out", path("model"), "--set", "num_hidden_layers=1", "hidden_size=32",
-                "intermediate_size=32"});
+      return run_init({"--preset", "tiny", "--out", path("model"), "--set", "num_hidden_layers=1",
+                       "hidden_size=32", "intermediate_size=32"});
     });
     std::ofstream(path("lines.jsonl")) << R"({"text": "one", "body": "eleven"})"
                                        << "\n"
@@ -41,7 +41,7 @@ class Tokenize : public ::testing::Test {
     std::vector<std::string> words{"--tokenizer",       path("model"), "--input",
                                    path("lines.jsonl"), "--output",    path("set")};
     words.insert(words.end(), more.begin(), more.end());
-    told_ = testing::stdout_of([&] { run_tokenize(words); });
+    told_ = testing::stdout_of([&] { return run_tokenize(words); });
   }
   int64_t tokens() const { return IndexedDataset(path("set")).tokens(); }
 
