@@ -18,8 +18,20 @@ std::string name_of(Backend backend) {
 void on_threads(int ranks, const std::function<void(int rank)>& body) {
   // c10d's flight recorder, one for the process, is not safe where several threads have their own backends.
   setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
+  std::mutex mutex;
+  std::exception_ptr first;
   std::vector<std::jthread> threads;
-  for (int rank = 0; rank < ranks; ++rank) threads.emplace_back([&, rank] { body(rank); });
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        body(rank);
+      } catch (...) {
+        const std::lock_guard<std::mutex> lock(mutex);
+        if (!first) first = std::current_exception();
+      }
+    });
+  threads.clear();  // joins them
+  if (first) std::rethrow_exception(first);
 }
 
 namespace {
@@ -28,19 +40,11 @@ namespace {
 void run_joined(ExchangeBackend backend, int ranks, const std::function<void(World&)>& body,
                 std::chrono::milliseconds timeout) {
   auto store = c10::make_intrusive<c10d::HashStore>();
-  std::mutex mutex;
-  std::exception_ptr first;
   on_threads(ranks, [&](int rank) {
-    try {
-      const RankIdentity identity{.rank = rank, .size = ranks, .local_rank = rank, .local_size = ranks};
-      const auto world = join_world(identity, store, {.timeout = timeout, .backend = backend});
-      body(*world);
-    } catch (...) {
-      const std::lock_guard<std::mutex> lock(mutex);
-      if (!first) first = std::current_exception();
-    }
+    const RankIdentity identity{.rank = rank, .size = ranks, .local_rank = rank, .local_size = ranks};
+    const auto world = join_world(identity, store, {.timeout = timeout, .backend = backend});
+    body(*world);
   });
-  if (first) std::rethrow_exception(first);
 }
 
 }  // namespace

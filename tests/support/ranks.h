@@ -13,7 +13,8 @@ enum class Backend { threads, gloo, memory };
 
 std::string name_of(Backend backend);
 
-// Runs `body`, which may not throw, for each rank on a thread that may make its own backends.
+// Runs `body` for each rank on a thread that may make its own backends; throws the first error that a rank
+// threw.
 void on_threads(int ranks, const std::function<void(int rank)>& body);
 
 // Runs `body` on `ranks` threads, each with its own World; throws the first error that a rank threw.
