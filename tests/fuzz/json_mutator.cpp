@@ -52,7 +52,8 @@ void mutate(Json& json, std::mt19937& random) {
       if (chosen.is_object()) chosen["key" + std::to_string(random() % 4)] = odd_value(random);
       break;
     case 4:
-      if (chosen.is_number_integer()) chosen = chosen.get<int64_t>() + static_cast<int64_t>(random() % 3) - 1;
+      if (chosen.is_number_integer())
+        chosen = static_cast<int64_t>(chosen.get<uint64_t>() + random() % 3 - 1);
       if (chosen.is_array() && !chosen.empty()) chosen.push_back(Json(chosen[random() % chosen.size()]));
       break;
     default:
