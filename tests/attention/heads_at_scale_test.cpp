@@ -1,5 +1,5 @@
-// Ulysses on head counts of models in use, most of which divide by few numbers of ranks: what travels, and that
-// the result is that of one rank. The laws are restated head by head, without head_shares.h.
+// Ulysses on head counts of models in use, most of which divide by few numbers of ranks: what travels, and
+// that the result is that of one rank. The laws are restated head by head, without head_shares.h.
 #include <set>
 
 #include <gtest/gtest.h>
