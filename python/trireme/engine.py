@@ -87,7 +87,7 @@ class TrainingRun:
         self._told = False
         self._metrics = MetricsFile(output_dir / "metrics.jsonl")
         self._process = EngineProcess(words, log)
-        self._end = weakref.finalize(self, _end_untold, self._process, stop_seconds)  # also when the interpreter leaves
+        self._end = weakref.finalize(self, _end_untold, self._process, self._metrics, stop_seconds)  # also when the interpreter leaves
         self._stop_seconds = stop_seconds
 
     @property
@@ -127,6 +127,7 @@ class TrainingRun:
         if kind is None:
             self.close()
         else:
+            self._told = True  # by a warning, where it failed
             self._end()  # the caller's exception goes on
 
     def _pass_warnings(self) -> None:
@@ -137,14 +138,16 @@ class TrainingRun:
     def _tell_end(self) -> None:
         self._told = True
         self._end.detach()
+        self._metrics.close()
         failure = _failure_of(self._process)
         self._pass_warnings()
         if failure is not None:
             raise failure
 
 
-def _end_untold(process: EngineProcess, stop_seconds: float) -> None:
+def _end_untold(process: EngineProcess, metrics: MetricsFile, stop_seconds: float) -> None:
     """Where nobody can be told by an exception, a run that failed is a warning: what it was to save may be lost."""
+    metrics.close()
     if process.end(stop_seconds) and (failure := _failure_of(process)) is not None:
         warnings.warn(f"a run of trireme.train that was let go of had failed: {failure}", stacklevel=2)
 

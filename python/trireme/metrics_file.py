@@ -102,6 +102,11 @@ class MetricsFile:
                 self._file = self._follow(self._file)
         return read_record(self._lines.popleft()) if self._lines else None
 
+    def close(self) -> None:
+        """No read may follow."""
+        if self._file is not None:
+            self._file.close()
+
     def _open(self) -> Optional[io.BufferedReader]:
         try:
             return open(self._path, "rb")

@@ -1,6 +1,7 @@
 """trireme.train: the engine's metrics come as typed records, its refusals as ConfigError; a run that is left stops and has saved."""
 
 import dataclasses
+import gc
 import json
 import os
 import pathlib
@@ -234,6 +235,12 @@ def step_line(step, seconds=0.5):
     return json.dumps({**values, "step": step, "seconds": seconds}) + "\n"
 
 
+def files_left_open(recwarn, folder):
+    """In words; other files of this process are no one's here."""
+    gc.collect()
+    return [text for text in (str(warning.message) for warning in recwarn) if str(folder) in text]
+
+
 def test_lines_are_told_once_whole_and_across_files_that_take_each_other_s_place(tmp_path, recwarn):
     path = tmp_path / "metrics.jsonl"
     path.write_text(step_line(1))
@@ -256,7 +263,24 @@ def test_lines_are_told_once_whole_and_across_files_that_take_each_other_s_place
     assert told() == []
     path.write_text(step_line(1, 0.9))
     assert told() == [(1, 0.9)]
-    assert not recwarn.list  # of files that were left open
+    metrics.close()
+    assert not files_left_open(recwarn, tmp_path)
+
+
+@pytest.mark.parametrize("how", ["read to its end", "closed", "let go of", "left by an error"])
+def test_a_run_that_ended_leaves_no_file_open(tmp_path, recwarn, how):
+    (tmp_path / "metrics.jsonl").write_text(step_line(1))
+    run = trireme.train(output_dir=tmp_path, binary=program(tmp_path, ""))
+    if how == "read to its end":
+        assert list(run) == []
+    elif how == "closed":
+        run.close()
+    elif how == "left by an error":
+        with pytest.raises(KeyError), run:
+            raise KeyError("the caller's own")
+        assert list(run) == []
+    del run
+    assert not files_left_open(recwarn, tmp_path)
 
 
 def test_a_record_of_another_version_keeps_what_is_new_and_is_refused_where_a_field_is_gone():
