@@ -65,11 +65,6 @@ def parallelize(
             f"trireme.parallelize: got averaged_over={averaged_over} with a group of {shared.size}, expected 1 to {shared.size}: over how many of "
             "these ranks gradients are averaged (of all ranks of the run, data ranks too, it is trireme.loss that asks)"
         )
-    if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()):
-        raise ConfigError(
-            "trireme.parallelize: got a model under FullyShardedDataParallel (FSDP 1), whose parameters it takes away between calls: it is refused; "
-            "use torch.distributed.fsdp.fully_shard (FSDP 2)"
-        )
     summed = averaged_over == 1 and shared.size > 1
     if summed and whole_batches:
         refuse_unsaid_average(model, shared, "whole_batches=True")
@@ -90,6 +85,11 @@ def parallelize(
 def over_ranks(model: torch.nn.Module, calls: ModelCalls) -> Iterator[Callable[[], None]]:
     """The same for a model whose calls are given. Yields what looks at it, by running it: to be called once it can run."""
     _operators.load()  # a build that does not fit is refused before the first step
+    if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()):
+        raise ConfigError(
+            "trireme.parallelize: got a model under FullyShardedDataParallel (FSDP 1), whose parameters it takes away between calls: it is refused; "
+            "use torch.distributed.fsdp.fully_shard (FSDP 2)"
+        )
     target = calls.model
     if str(target.config._attn_implementation).startswith(NAME_OF_ATTENTION):
         raise ConfigError("trireme.parallelize: the model is in such a block already: leave one of them out")

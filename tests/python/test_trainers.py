@@ -219,6 +219,11 @@ def test_what_a_hook_gives_by_token_is_padded_between_data_ranks_as_a_plain_trai
         assert got.shape == (2, 14) and got.dtype == expected.dtype and np.array_equal(got, expected)
 
 
+def test_a_model_under_fsdp_1_is_refused_by_name(tmp_path):
+    (words,) = results(2, tmp_path / "runs", [("under FSDP 1", {})])["under FSDP 1", "{}"]
+    assert re.search("FSDP 1.*fully_shard", words)
+
+
 def test_one_process_tells_that_all_share_each_sample(capsys):
     from trireme.hf.trainer import _SequenceParallel
 

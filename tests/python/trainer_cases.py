@@ -283,7 +283,23 @@ def lengths_by_token(folder):
     return found
 
 
-OTHERS = {"sizes": sizes, "told of logits": told_of_logits, "lengths by token": lengths_by_token}
+def under_fsdp_1(folder):
+    """Of two ranks: in which words a trainer refuses such a model."""
+    import transformers
+    from trireme import ConfigError
+    from trireme.hf import with_sequence_parallel
+
+    model = torch.distributed.fsdp.FullyShardedDataParallel(make_model(), use_orig_params=True, device_id=torch.device("cpu"))
+    arguments = transformers.TrainingArguments(str(folder), report_to="none", use_cpu=True)
+    trainer = with_sequence_parallel(transformers.Trainer, sp_size=2)(model, arguments, train_dataset=[{"input_ids": [3, 4], "labels": [3, 4]}] * 8)
+    try:
+        trainer.train()
+    except ConfigError as error:
+        return [str(error)]
+    return []
+
+
+OTHERS = {"sizes": sizes, "told of logits": told_of_logits, "lengths by token": lengths_by_token, "under FSDP 1": under_fsdp_1}
 
 
 def weights_of(model):
