@@ -14,13 +14,14 @@ from program import END_OF_TEXT, run
 
 LENGTH, STEPS, RATE = 80, 6, 1e-2
 TEXTS = ["a boat with three rows of oars " * count for count in (1, 2)] + ["ten ships, twenty ships; " * 3, "x"]
+MODELS = ["tiny", "tiny-qwen3-moe", "tiny-qwen3.5-moe"]
 
 
 def base_model(folder):
     return AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
 
 
-@pytest.fixture(scope="module", params=["tiny", "tiny-qwen3-moe", "tiny-qwen3.5-moe"])
+@pytest.fixture(scope="module", params=MODELS)
 def tuning(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("lora")
     run(folder, "init", "--preset", request.param, "--out", "model", "--seed", 1)
@@ -104,8 +105,10 @@ def test_steps_from_an_adapter_are_those_of_peft(tuning, tmp_path, ranks, zero):
         assert (got[name] - parameter).norm() <= 2e-3 * way, name
 
 
-def test_what_is_exported_has_the_loss_of_the_run_in_peft_transformers_and_the_engine(tuning, tmp_path):
-    train(tuning, tmp_path / "run", "--lora_r", 3, "--use_rslora", "--lora_alpha", 4, "--lora_modules_to_save", "embed_tokens,norm")
+@pytest.mark.parametrize(("tuning", "modules"), [*((model, "embed_tokens,norm") for model in MODELS), ("tiny", "")], indirect=["tuning"])
+def test_what_is_exported_has_the_loss_of_the_run_in_peft_transformers_and_the_engine(tuning, modules, tmp_path):
+    words = ["--lora_modules_to_save", modules] if modules else []
+    train(tuning, tmp_path / "run", "--lora_r", 3, "--use_rslora", "--lora_alpha", 4, *words)
     eval_words = ["--eval_file", "texts", "--packing", "none", "--max_seq_length", LENGTH, "--json"]
     evaluated = json.loads(run(tuning, "eval", "loss", "--checkpoint", tmp_path / "run", *eval_words))["loss"]
     started = json.loads(run(tuning, "eval", "loss", "--model_name_or_path", "model", *eval_words))["loss"]

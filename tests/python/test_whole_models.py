@@ -25,10 +25,10 @@ RATE = 1e-3
 
 GEMMA4_EXPERTS = "gemma4_whole, with experts"
 GEMMA4_E2B = "gemma4_whole, with keys of earlier layers"
+MODELS = ["gemma3_whole", "gemma4_whole", GEMMA4_EXPERTS, GEMMA4_E2B, "mistral3_ministral3", "qwen3_vl", "qwen3_5_whole", "qwen3_5_moe_whole"]
 
 
-@pytest.fixture(scope="module", params=["gemma3_whole", "gemma4_whole", GEMMA4_EXPERTS, GEMMA4_E2B, "mistral3_ministral3", "qwen3_vl", "qwen3_5_whole",
-                                        "qwen3_5_moe_whole"])
+@pytest.fixture(scope="module", params=MODELS)
 def whole(request, tmp_path_factory):
     """A folder as one has it after a download: `model`, texts as tokens."""
     folder = tmp_path_factory.mktemp(request.param)
@@ -174,10 +174,12 @@ def test_positions_go_into_a_copy_whose_config_has_another_form(whole, trained, 
     assert evaluated(whole, "--model_name_or_path", tmp_path / "whole") == pytest.approx(after, rel=1e-6)
 
 
-def test_an_adapter_is_merged_into_the_whole_model_and_one_of_peft_is_read(whole, tmp_path):
-    text = json.loads((whole / "model/config.json").read_text()).get("text_config", {})
-    modules = "input_layernorm" if text.get("hidden_size_per_layer_input") else "embed_tokens,norm"
-    train(whole, tmp_path / "run", "--lora_r", 3, "--lora_modules_to_save", modules)
+TRAINED_WHOLE = {**dict.fromkeys(MODELS, "embed_tokens,norm"), GEMMA4_EXPERTS: "", GEMMA4_E2B: "input_layernorm"}
+
+
+@pytest.mark.parametrize(("whole", "modules"), TRAINED_WHOLE.items(), indirect=["whole"])
+def test_an_adapter_is_merged_into_the_whole_model_and_one_of_peft_is_read(whole, modules, tmp_path):
+    train(whole, tmp_path / "run", "--lora_r", 3, *(["--lora_modules_to_save", modules] if modules else []))
     after = evaluated(whole, "--checkpoint", tmp_path / "run")
     run(whole, "export", "--checkpoint", tmp_path / "run", "--out", tmp_path / "whole", "--merge", "--into", "model")
     with torch.no_grad():
