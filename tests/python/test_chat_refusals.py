@@ -177,12 +177,15 @@ import runpy, sys, torch
 of_torch = set(sys.modules)
 import trireme
 assert not {"transformers", "torch._dynamo"} & (sys.modules.keys() - of_torch)
-try:
-    trireme.SequenceGroup().spans(4)
-except trireme.ConfigError as error:
-    assert "its operators are not at /none" in str(error)
-else:
-    sys.exit("the operators are there")
+no_operators, no_example = (lambda: trireme.SequenceGroup().spans(4)), trireme.tile_mlp(torch.nn.Linear(2, 2)).__enter__
+for refused, words in ((no_operators, "its operators are not at /none"), (no_example, "give an example")):
+    try:
+        refused()
+    except trireme.ConfigError as error:
+        assert words in str(error)
+    else:
+        sys.exit(f"not refused: {words}")
+assert "transformers" not in sys.modules
 runpy.run_module("trireme.chats", run_name="__main__")
 """
 
