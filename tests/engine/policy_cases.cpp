@@ -259,11 +259,10 @@ double change_error(const PolicyOutcome& outcome, const PolicyOutcome& plain) {
 
 double change_tolerance_of(const PolicyCase& policy) {
   const EngineOptions& o = policy.options;
-  const double values = o.precision == Precision::bf16 ? 0.3 : o.precision == Precision::fp16 ? 0.1 : 0.02;
+  if (o.precision == Precision::bf16) return 0.3;
   const bool narrow = o.optimizer.state_dtype == at::kBFloat16 || o.reduce_dtype == at::kBFloat16;
-  const double entries =
-      !policy.adapter.empty() && o.precision == Precision::fp16 ? 1.5 : 1;  // as in tolerance_of
-  return std::max(entries * values, narrow ? 0.1 : 0.0);
+  const double entries = policy.adapter.empty() ? 1 : 1.5;  // as in tolerance_of
+  return o.precision == Precision::fp16 || narrow ? 0.1 * entries : 0.02;
 }
 
 std::string describe(const PolicyCase& policy) {
