@@ -16,8 +16,8 @@
 
 #include "tests/support/error_message.h"
 #include "tests/support/source_folder.h"
-#include "tests/support/tensor_bytes.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/tensor_bytes.h"
 
 namespace fs = std::filesystem;
 
