@@ -89,8 +89,7 @@ std::vector<std::string> lora_modules_to_save(const std::string& text) {
 
 std::vector<std::string> sorted_unique(std::vector<std::string> names) {
   std::ranges::sort(names);
-  const auto repeated = std::ranges::unique(names);
-  names.erase(repeated.begin(), repeated.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
   return names;
 }
 
