@@ -17,9 +17,6 @@ namespace {
 constexpr const char* kOfThatRun[] = {
     "model_name_or_path",     "output_dir",           "overwrite_output_dir", "logging_dir",
     "resume_from_checkpoint", "resume_with_new_data", "continue_run",         "context_stages"};
-// In the checkpoint's adapter_config.json.
-constexpr const char* kLoraFlags[] = {
-    "adapter", "lora_r", "lora_alpha", "use_rslora", "lora_target_modules", "lora_modules_to_save"};
 // In the checkpoint's config.json, where the checkpoint is a model.
 constexpr const char* kOfThatModel[] = {"rope_scaling", "rope_theta"};
 
@@ -33,12 +30,14 @@ std::vector<std::string> add_continued_options(OptionParser& parser, const fs::p
   const bool adapted = is_adapter_folder(checkpoint);
   // config.json of a run that was continued has every option, these too.
   const Json defaults = to_json(TrainOptions());
-  const auto is_unchanged = [&](const char* name) {
+  const auto is_unchanged = [&](const std::string& name) {
     const Json value = parser.find(name).read();
     return value == defaults[name] ||
-           (adapted && name == std::string_view("adapter") && are_one(value.get<std::string>(), checkpoint));
+           (adapted && name == "adapter" && are_one(value.get<std::string>(), checkpoint));
   };
-  for (const char* name : kLoraFlags) {
+  std::vector<std::string> of_adapter = lora_option_names();  // in the checkpoint's adapter_config.json
+  of_adapter.emplace_back("adapter");
+  for (const std::string& name : of_adapter) {
     const std::string given_by = parser.source_of(name), flag = cat("--", name);
     if (given_by.empty() || (given_by != flag && is_unchanged(name))) continue;
     throw ConfigError(cat("--continue_run goes on with what ", run.string(), " trained, ",
@@ -49,7 +48,7 @@ std::vector<std::string> add_continued_options(OptionParser& parser, const fs::p
                                         checkpoint.string(), " --lora_r 16")));
   }
   for (const char* name : kOfThatRun) options.erase(name);
-  for (const char* name : kLoraFlags) options.erase(name);
+  for (const std::string& name : of_adapter) options.erase(name);
   for (const char* name : kOfThatModel)
     if (!adapted) options.erase(name);
   for (const Option& option : parser.options())

@@ -54,12 +54,10 @@ void refuse_unread_text_flags(const OptionParser& parser, const std::vector<std:
 }
 
 void refuse_unread_lora_flags(const OptionParser& parser, const LoraOptions& lora) {
-  for (const char* flag :
-       {"lora_r", "lora_alpha", "use_rslora", "lora_target_modules", "lora_modules_to_save"}) {
+  for (const std::string& flag : lora_option_names()) {
     refuse_unread_flag(parser, !lora.adapter.empty(), flag,
                        "beside --adapter, whose folder says it; give one of them");
-    if (flag != std::string_view("lora_r"))
-      refuse_unread_flag(parser, !lora.given(), flag, "without LoRA; give --lora_r 16");
+    if (flag != "lora_r") refuse_unread_flag(parser, !lora.given(), flag, "without LoRA; give --lora_r 16");
   }
 }
 

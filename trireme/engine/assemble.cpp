@@ -1,7 +1,5 @@
 #include "trireme/engine/assemble.h"
 
-#include <algorithm>
-
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/device/memory_budget.h"
@@ -173,48 +171,40 @@ void Engine::make_optimizer(const std::vector<FlatUnit>& units) {
   if (options_.precision == Precision::fp16) loss_scaler_ = std::make_unique<LossScaler>(options_.loss_scale);
 }
 
-// The model's values, where they are read or adapters are trained beside them.
-void Engine::read_model(const CheckpointReader& reader) {
+void Engine::read_weights(const CheckpointReader& reader, const ModelLayout& files, ParameterStore& store) {
   const at::Device device = options_.device;
   const std::shared_ptr<PinnedPool> buffers =
       device.is_cpu() || pinned_ ? pinned_ : std::make_shared<PinnedPool>(make_host_pinning(device));
-  load_weights(reader, layout_, frozen_ ? *frozen_ : *parameters_, {*mesh_.all, device, buffers.get()});
+  load_weights(reader, files, store, {*mesh_.all, device, buffers.get()});
 }
 
 // First values of what is trained, the same on every rank: of a folder; else LoRA's matrices are drawn, and what is
 // trained whole begins as it is in the model.
 void Engine::read_adapters(const CheckpointReader& model) {
-  const WeightLoading loading{*mesh_.all, options_.device, pinned_.get()};
+  Agreement agreement = this->agreement();
   if (const fs::path& folder = options_.lora.adapter; !folder.empty()) {
     std::optional<CheckpointReader> reader;
     const ModelLayout files = layout_of_adapter_files(layout_);
-    agreement().all_or_none(cat("reading ", folder.string()), [&] {
+    agreement.all_or_none(cat("reading ", folder.string()), [&] {
       reader.emplace(open_adapter(folder));
       refuse_unused(reader->unused_names(files), ModelLayout{}, folder, kAdapterConfigFile);
     });
-    load_weights(*reader, files, *parameters_, loading);
-    return;
+    return read_weights(*reader, files, *parameters_);
   }
-  if (!lora_.modules_to_save.empty())
-    load_weights(model, layout_of_whole_parameters(layout_.adapters), *parameters_, loading);
   for (int unit = 0; unit < unit_count(); ++unit) {
-    const auto number = static_cast<size_t>(unit);
-    if (layout_.adapters.matrices[number].empty()) continue;
-    const UnitSpec& spec = layout_.trained()[number];
-    const UnitShare& share = parameters_->shares()[number];
-    at::Tensor drawn;
-    agreement().all_or_none("drawing the first adapters",
-                            [&] { drawn = initial_adapter_values(spec, options_.lora.seed); });
-    const MasterShare master = parameters_->open_master(unit);
-    for (const ParameterSpec& parameter : spec.parameters) {
-      if (!is_lora_matrix(parameter)) continue;
-      const int64_t begin = std::max(parameter.offset, share.begin);
-      const int64_t end = std::min(parameter.offset + parameter.elements, share.begin + share.elements);
-      if (begin < end)
-        master.narrow(begin - share.begin, end - begin).set(drawn.narrow(0, begin, end - begin));
-    }
+    const UnitSpec& spec = layout_.trained()[static_cast<size_t>(unit)];
+    if (layout_.adapters.matrices[static_cast<size_t>(unit)].empty()) continue;
+    at::Tensor padded;
+    agreement.all_or_none("drawing the first adapters", [&] {
+      padded = at::zeros({padded_elements(spec.elements, mesh_.all->size())}, at::kFloat);
+      padded.narrow(0, 0, spec.elements).copy_(initial_adapter_values(spec, options_.lora.seed));
+    });
+    const UnitShare& share = parameters_->shares()[static_cast<size_t>(unit)];
+    parameters_->open_master(unit).set(padded.narrow(0, share.begin, share.elements));
     parameters_->close_master(unit);
   }
+  if (!lora_.modules_to_save.empty())
+    read_weights(model, layout_of_whole_parameters(layout_.adapters), *parameters_);
 }
 
 // Attention, layers and the pass over them, on the stores.
@@ -284,7 +274,7 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
     spill_ = std::make_unique<SpillFile>(options.offload.folder, options.offload.limit_bytes);
   make_stores(tile);
   const double reading_begins = now_seconds();
-  if (reader) read_model(*reader);
+  if (reader) read_weights(*reader, layout_, frozen_ ? *frozen_ : *parameters_);
   if (options.read_weights && layout_.adapted()) read_adapters(*reader);
   if (reader) weights_read_ = {reader->read_bytes(), now_seconds() - reading_begins};
   activations_ = make_activation_store(config.num_hidden_layers, options.device, options.offload.activations,

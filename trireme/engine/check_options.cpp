@@ -92,16 +92,9 @@ void check_optimizer(const EngineOptions& options) {
 }
 
 void check_lora(const LoraOptions& lora) {
-  const LoraOptions unless_given;
   if (lora.given()) return;
-  const auto refuse = [](bool given, const char* name) {
-    if (given)
-      throw ConfigError(cat("--", name, " is of LoRA, and --lora_r is 0; give --lora_r 16, or leave it out"));
-  };
-  refuse(lora.alpha != unless_given.alpha, "lora_alpha");
-  refuse(lora.rslora, "use_rslora");
-  refuse(lora.targets != unless_given.targets, "lora_target_modules");
-  refuse(lora.modules_to_save != unless_given.modules_to_save, "lora_modules_to_save");
+  for (const std::string& name : given_lora_options(lora))
+    throw ConfigError(cat("--", name, " is of LoRA, and --lora_r is 0; give --lora_r 16, or leave it out"));
 }
 
 void check_recompute(const RecomputePlan& plan) {

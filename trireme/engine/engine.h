@@ -174,7 +174,8 @@ class Engine {
   void make_parameters(const std::vector<FlatUnit>& units, at::ScalarType tile_dtype);
   void make_gradients(const std::vector<FlatUnit>& units);
   void make_optimizer(const std::vector<FlatUnit>& units);
-  void read_model(const CheckpointReader& reader);
+  // Collective, as those below.
+  void read_weights(const CheckpointReader& reader, const ModelLayout& files, ParameterStore& store);
   void read_adapters(const CheckpointReader& model);
   void make_executor();
 

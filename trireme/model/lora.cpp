@@ -59,6 +59,27 @@ void list_adapter_option(OptionList& list, LoraOptions& lora) {
       .on_resume(ResumeRule::by_content);
 }
 
+std::vector<std::string> lora_option_names() {
+  LoraOptions lora;
+  OptionList list;
+  list_lora_options(list, lora);
+  std::vector<std::string> names;
+  for (const Option& option : list.options()) names.push_back(option.name);
+  return names;
+}
+
+std::vector<std::string> given_lora_options(const LoraOptions& lora) {
+  LoraOptions given = lora, unless_given;
+  OptionList of_given, of_unless_given;
+  list_lora_options(of_given, given);
+  list_lora_options(of_unless_given, unless_given);
+  std::vector<std::string> names;
+  for (size_t i = 0; i < of_given.options().size(); ++i)
+    if (of_given.options()[i].read() != of_unless_given.options()[i].read())
+      names.push_back(of_given.options()[i].name);
+  return names;
+}
+
 double LoraConfig::scale() const {
   const auto r = static_cast<double>(rank);
   return alpha / (rslora ? std::sqrt(r) : r);

@@ -47,6 +47,9 @@ struct LoraOptions {
 // What is trained in place of the model; with what it begins.
 void list_lora_options(OptionList& list, LoraOptions& lora);
 void list_adapter_option(OptionList& list, LoraOptions& lora);
+// The names that list_lora_options gives; and of these those with another value than unless they are given.
+std::vector<std::string> lora_option_names();
+std::vector<std::string> given_lora_options(const LoraOptions& lora);
 
 struct LoraConfig {
   int64_t rank = 0;  // 0: there are no adapters

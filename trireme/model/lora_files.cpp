@@ -104,14 +104,10 @@ LoraConfig resolve(const LoraOptions& options) {
             .rslora = options.rslora,
             .targets = lora_targets(options.targets),
             .modules_to_save = lora_modules_to_save(options.modules_to_save)};
-  const LoraOptions unless_given;
-  if (options.rank != unless_given.rank || options.alpha != unless_given.alpha ||
-      options.rslora != unless_given.rslora || options.targets != unless_given.targets ||
-      options.modules_to_save != unless_given.modules_to_save)
-    throw ConfigError(
-        cat("--adapter ", options.adapter.string(),
-            " says its rank, scale and modules itself; leave --lora_r, --lora_alpha, --use_rslora, "
-            "--lora_target_modules and --lora_modules_to_save out"));
+  if (!given_lora_options(options).empty())
+    throw ConfigError(cat("--adapter ", options.adapter.string(),
+                          " says its rank, scale and modules itself; leave --",
+                          joined(lora_option_names(), ", --"), " out"));
   return read_adapter_config(options.adapter).config;
 }
 

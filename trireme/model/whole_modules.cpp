@@ -76,18 +76,19 @@ bool WholeModules::is_meant(const std::string& module) const {
                              [&](const std::string& end) { return is_meant(module, end); });
 }
 
-// Each by the end of its name that means nothing that is not built.
 std::string WholeModules::can_be_text() const {
-  std::set<std::string> ends;
-  for (const std::string& module : can_be_)
-    for (size_t point = module.rfind('.');; point = module.rfind('.', point - 1)) {
-      const std::string end = point == std::string::npos ? module : module.substr(point + 1);
-      const auto means = [&](const std::string& other) { return is_meant(other, end); };
-      if (point != std::string::npos && point > 0 && std::ranges::any_of(cannot_be_, means)) continue;
-      ends.insert(end);
-      break;
-    }
-  return joined(ends);
+  std::set<std::string> names;
+  for (const std::string& module : can_be_) names.insert(shortest_name(module));
+  return joined(names);
+}
+
+// The shortest end of its name, cut at a point, that means nothing that is not built.
+std::string WholeModules::shortest_name(const std::string& module) const {
+  std::string name = last_name(module);
+  const auto means = [&](const std::string& other) { return is_meant(other, name); };
+  while (name.size() < module.size() && std::ranges::any_of(cannot_be_, means))
+    name = module.substr(module.rfind('.', module.size() - name.size() - 2) + 1);
+  return name;
 }
 
 }  // namespace trireme

@@ -28,6 +28,7 @@ class WholeModules {
   bool is_meant(const std::string& module, const std::string& end) const;
   bool is_meant(const std::string& module) const;
   std::string can_be_text() const;
+  std::string shortest_name(const std::string& module) const;
 
   const ModelLayout& layout_;
   const LoraConfig& lora_;
