@@ -81,12 +81,9 @@ Json computed_fields(const ModelConfig& config) {
 
 std::optional<FieldDifference> difference_beside_positions(const ModelConfig& first,
                                                            const ModelConfig& second) {
-  const Json of_second = computed_fields(second), of_first = computed_fields(first);
-  for (const auto& [field, value] : of_first.items()) {
-    const bool of_positions = field.find("rope") != std::string::npos || field == "max_position_embeddings";
-    const Json other = of_second.value(field, Json());
-    if (!of_positions && other != value) return FieldDifference{field, value, other};
-  }
+  for (const FieldDifference& differs : field_differences(computed_fields(first), computed_fields(second)))
+    if (differs.field.find("rope") == std::string::npos && differs.field != "max_position_embeddings")
+      return differs;
   return std::nullopt;
 }
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <optional>
-#include <string>
 
+#include "trireme/base/field_differences.h"
 #include "trireme/model/model_config.h"
 
 namespace trireme {
@@ -13,10 +13,6 @@ Json computed_fields(const ModelConfig& config);
 
 // A field in which two models differ, but for their positions (rope and max_position_embeddings), which a run
 // may stretch.
-struct FieldDifference {
-  std::string field;
-  Json first, second;
-};
 std::optional<FieldDifference> difference_beside_positions(const ModelConfig& first,
                                                            const ModelConfig& second);
 

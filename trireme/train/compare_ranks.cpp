@@ -1,6 +1,7 @@
 #include "trireme/train/compare_ranks.h"
 
 #include "trireme/base/error.h"
+#include "trireme/base/field_differences.h"
 #include "trireme/base/machine_identity.h"
 #include "trireme/base/safetensors.h"
 #include "trireme/model/computed_fields.h"
@@ -23,15 +24,10 @@ Json options_of_run(const TrainOptions& options) {
 // Throws on all ranks alike where a rank's facts differ from those of rank 0.
 void compare(const std::string& what, const Json& facts, int rank, Agreement& agreement) {
   const Json first = parse_json(agreement.first_text(rank == 0 ? facts.dump() : ""), "the facts of rank 0");
-  Json names = first;
-  names.update(facts);
   std::string differences;
-  for (const auto& [name, unused] : names.items()) {
-    const Json of_first = first.value(name, Json()), of_rank = facts.value(name, Json());
-    if (of_first == of_rank) continue;
+  for (const auto& [name, of_first, of_rank] : field_differences(first, facts))
     differences += cat("\n  ", name, " is ", quotation(of_first), " on rank 0 and ", quotation(of_rank),
                        " on rank ", rank);
-  }
   const int64_t ranks = agreement.sum(int64_t{differences.empty() ? 0 : 1});
   if (ranks == 0) return;
   if (!differences.empty()) differences += cat(" (on ", host_name(), ")");

@@ -1,6 +1,7 @@
 #include "trireme/train/data_sources.h"
 
 #include "trireme/base/error.h"
+#include "trireme/base/field_differences.h"
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/input_file.h"
 #include "trireme/base/sizes.h"
@@ -122,13 +123,9 @@ Json describe_gone_text(const TextToTokenize& text, const Json& before) {
 std::vector<std::string> source_changes(const Json& before, const Json& now) {
   std::vector<std::string> changes;
   if (before.value("digest", "") == now.value("digest", "")) return changes;
-  Json keys = before;
-  keys.update(now);
-  for (const auto& [key, unused] : keys.items()) {
-    if (key == "path" || key == "digest") continue;
-    const Json old = before.value(key, Json()), value = now.value(key, Json());
-    if (old != value) changes.push_back(cat(key, " ", quotation(old), " -> ", quotation(value)));
-  }
+  for (const auto& [key, old, value] : field_differences(before, now))
+    if (key != "path" && key != "digest")
+      changes.push_back(cat(key, " ", quotation(old), " -> ", quotation(value)));
   return changes;
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "trireme/base/error.h"
+#include "trireme/base/field_differences.h"
 #include "trireme/train/checkpoint_manifest.h"
 #include "trireme/train/data_sources.h"
 #include "trireme/train/train_options.h"
@@ -64,9 +65,7 @@ bool bounds_positions_alone(const Json& model) {
 std::vector<std::string> compare_model(const RunFacts& before, const RunFacts& now,
                                        ResumeDecision& decision) {
   std::vector<std::string> refused;
-  for (const auto& [field, value] : now.model.items()) {
-    const Json old = before.model.value(field, Json());
-    if (old == value) continue;
+  for (const auto& [field, old, value] : field_differences(before.model, now.model)) {
     const std::string change = cat(field, " ", quotation(old), " -> ", quotation(value));
     if (field == "max_position_embeddings" && bounds_positions_alone(now.model) &&
         bounds_positions_alone(before.model))

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "trireme/base/error.h"
+#include "trireme/base/field_differences.h"
 #include "trireme/base/joined.h"
 #include "trireme/base/nearest_name.h"
 #include "trireme/base/option_value.h"
@@ -161,13 +162,11 @@ bool stages_set_schedule(const std::string& context_stages) {
 }
 
 std::string StagePlan::engine_changes(int from, int to) const {
-  const Json before = engine_json(options[static_cast<size_t>(from)].engine);
-  const Json after = engine_json(options[static_cast<size_t>(to)].engine);
   std::string changes;
-  for (const auto& [name, value] : after.items())
-    if (before[name] != value)
-      changes +=
-          cat(changes.empty() ? "" : ", ", name, " ", quotation(before[name]), " -> ", quotation(value));
+  for (const auto& [name, before, after] :
+       field_differences(engine_json(options[static_cast<size_t>(from)].engine),
+                         engine_json(options[static_cast<size_t>(to)].engine)))
+    changes += cat(changes.empty() ? "" : ", ", name, " ", quotation(before), " -> ", quotation(after));
   return changes;
 }
 
