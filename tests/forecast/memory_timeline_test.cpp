@@ -148,6 +148,13 @@ TEST(MemoryTimeline, of_few_layers_that_alternate_has_the_peaks_of_all) {
   EXPECT_LT(counts.few, counts.all * 3 / 4);
 }
 
+TEST(MemoryTimeline, of_layers_that_repeat_after_many_is_that_of_few) {
+  SnapshotCounts counts;
+  counts.expect_same_peaks(
+      alternating(inputs_of(400, {Recompute::full, 1, 1, 400}, Offload::none, 1), /*period=*/100, 1 << 18));
+  EXPECT_LT(counts.few, counts.all * 3 / 4);
+}
+
 TEST(MemoryTimeline, names_each_moment) {
   const auto snapshots = memory_timeline(inputs_of(2, {Recompute::full, 1, 1, 2}, Offload::none, 1));
   EXPECT_EQ(snapshots.front().name(), "rotary tables");

@@ -56,13 +56,15 @@ int64_t period_of(const ModelSizes& model, const std::vector<size_t>& kind_of_la
            model.unit_elements[unit_a] == model.unit_elements[unit_b] &&
            model.trained_elements(unit_a) == model.trained_elements(unit_b);
   };
-  constexpr int64_t kLongestPeriod = 64;  // of models there are; the search is quick for any number of layers
-  for (int64_t period = 1; period < std::min(layers, kLongestPeriod); ++period) {
-    int64_t layer = 0;
-    while (layer + period < layers && is_alike(layer, layer + period)) ++layer;
-    if (layer + period == layers) return period;
+  // Of the layers up to each: how many of the first the last ones repeat, at most and not all of them (Knuth,
+  // Morris and Pratt).
+  std::vector<int64_t> repeated(kind_of_layer.size(), 0);
+  for (int64_t layer = 1; layer < layers; ++layer) {
+    int64_t count = repeated[static_cast<size_t>(layer) - 1];
+    while (count > 0 && !is_alike(count, layer)) count = repeated[static_cast<size_t>(count) - 1];
+    repeated[static_cast<size_t>(layer)] = count + (is_alike(count, layer) ? 1 : 0);
   }
-  return layers;
+  return layers - repeated.back();
 }
 
 class Timeline {
