@@ -15,6 +15,7 @@
 #include "trireme/cli/export.h"
 #include "trireme/cli/init.h"
 #include "trireme/cli/train.h"
+#include "trireme/train/checkpoint_manifest.h"
 
 #include "tests/cli/stdout_of.h"
 #include "tests/support/error_message.h"
@@ -274,6 +275,29 @@ TEST_F(TrainedRun, leaves_nothing_of_an_export_to_a_full_disk_and_the_older_mode
     }
   EXPECT_EQ(entries(), before);
   EXPECT_EQ(testing::bytes_of(old / "model.safetensors"), weights);
+}
+
+TEST_F(TrainedRun, with_lora_names_an_option_of_its_checkpoint_that_is_no_text) {
+  Words words = testing::words_of(
+      "--max_seq_length 32 --max_steps 1 --per_device_train_batch_size 1 --lora_r 2 --report_to none "
+      "--peak_tflops 1 --threads 1 --device cpu");
+  words.insert(words.end(), {"--model_name_or_path", path("model"), "--train_file", path("text.txt"),
+                             "--output_dir", path("lora")});
+  run(run_train, words);
+  const fs::path checkpoint = *folder_ / "lora" / "checkpoints" / "step-1",
+                 file = checkpoint / "trainer_state.json";
+  Json state = read_json(file);
+  state["options"]["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}};
+  std::ofstream(file) << state;
+  CheckpointManifest manifest = read_manifest(checkpoint);
+  manifest.files.at("trainer_state.json") = describe_file(file);
+  fs::remove(checkpoint / "manifest.json");
+  write_manifest(checkpoint, manifest);
+  EXPECT_THAT(
+      testing::message_of<DataError>([&] {
+        run(run_export, {"--checkpoint", path("lora"), "--out", path("adapter")});
+      }),
+      AllOf(HasSubstr("trainer_state.json: options"), HasSubstr("\"rope_scaling\""), HasSubstr("a string")));
 }
 
 // Evaluation drops nothing, whatever config.json asks of training.

@@ -17,6 +17,7 @@
 #include "trireme/model/finite_values.h"
 #include "trireme/model/lora_files.h"
 #include "trireme/model/rope_override.h"
+#include "trireme/model/tokenizer_files.h"
 #include "trireme/model/whole_model_writer.h"
 #include "trireme/train/base_weights.h"
 #include "trireme/train/chat_files.h"
@@ -71,7 +72,9 @@ void refuse_own_model(const fs::path& out, const fs::path& model) {
 std::string positions_note(const fs::path& source, const ModelConfig& config) {
   const fs::path file = source / kTrainerStateFile;
   const Json options = object_value(read_json(file), "options", file.string());
-  if (options.value("rope_scaling", "").empty() && options.value("rope_theta", Json()).is_null()) return {};
+  if (text_value(options, "rope_scaling", cat(file.string(), ": options"), "").empty() &&
+      options.value("rope_theta", Json()).is_null())
+    return {};
   return cat(
       "\nit was trained with ", rope_text(config),
       ": other programs must load the model so (Trireme reads it from config.json beside the adapter), or "
