@@ -9,6 +9,7 @@
 #include "trireme/base/error.h"
 #include "trireme/cli/model_presets.h"
 #include "trireme/model/checkpoint_files.h"
+#include "trireme/model/initial_values.h"
 #include "trireme/tokenizer/byte_level_tokenizer.h"
 
 #include "tests/cli/stdout_of.h"

@@ -8,6 +8,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/safetensors.h"
+#include "trireme/model/initial_values.h"
 #include "trireme/model/unit_weights.h"
 
 #include "tests/model/tensor_file.h"

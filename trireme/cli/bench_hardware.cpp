@@ -14,6 +14,7 @@
 #include "trireme/cli/owned_folder.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/model/checkpoint_files.h"
+#include "trireme/model/initial_values.h"
 
 namespace trireme {
 namespace {

@@ -10,6 +10,7 @@
 #include "trireme/cli/model_presets.h"
 #include "trireme/cli/weight_dtype.h"
 #include "trireme/model/checkpoint_files.h"
+#include "trireme/model/initial_values.h"
 #include "trireme/tokenizer/byte_level_tokenizer.h"
 
 namespace trireme {

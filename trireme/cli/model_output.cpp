@@ -13,8 +13,8 @@
 #include "trireme/base/file_error.h"
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/make_folder.h"
-#include "trireme/model/checkpoint_files.h"
 #include "trireme/model/lora_files.h"
+#include "trireme/model/tokenizer_files.h"
 #include "trireme/train/checkpoint_names.h"
 
 namespace fs = std::filesystem;

@@ -57,18 +57,6 @@ at::ScalarType dtype_of(const SafetensorsEntry& stored);
 // Throws the DataError that says that the values of a second name differ.
 [[noreturn]] void refuse_untied(const SafetensorsEntry& second, const ModelLayout& layout);
 
-// What a tokenizer consists of in a Hugging Face directory; most models have some of these.
-const std::vector<std::string>& tokenizer_file_names();
-inline constexpr const char* kTokenizerConfigFile = "tokenizer_config.json";
-inline constexpr const char* kGenerationConfigFile = "generation_config.json";
-inline constexpr const char* kChatTemplateFile = "chat_template.jinja";
-inline constexpr const char* kProcessorTemplateFile = "chat_template.json";  // older, of processors
-// Where transformers has further chat templates, for calls of tools or retrieval: FOLDER/NAME.jinja.
-inline constexpr const char* kChatTemplatesFolder = "additional_chat_templates";
-bool is_further_chat_template(const std::string& name);
-// Those that there are, the further templates too. Returns their names.
-std::vector<std::string> copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to);
-
 // Into a folder without a model: writes config.json, model-0000i-of-N.safetensors (of at most `shard_bytes`)
 // with its index, or one model.safetensors, and copies the tokenizer files of `tokenizer_from` if not empty.
 // `unit_flat(u)` gives unit u's fp32 values; it is asked for one unit at a time, in order. Loadable by
@@ -77,11 +65,5 @@ void write_checkpoint(const std::filesystem::path& out_dir, const ModelConfig& c
                       const ModelLayout& layout, const std::function<at::Tensor(int unit)>& unit_flat,
                       at::ScalarType dtype, const std::filesystem::path& tokenizer_from,
                       int64_t shard_bytes = int64_t{5} << 30);
-
-// Fresh weights: normal(0, initializer_range) for matrices, 1 for norms (0 where they add 1), 0 for biases; a
-// parameter's values depend on the seed and its name alone.
-at::Tensor initial_unit_values(const UnitSpec& unit, const ModelConfig& config, uint64_t seed);
-// By the seed and the name alone: a parameter gets the same values in any layout.
-at::Generator generator_of_parameter(const std::string& name, uint64_t seed);
 
 }  // namespace trireme

@@ -7,7 +7,8 @@
 #include "trireme/base/contains.h"
 #include "trireme/base/error.h"
 #include "trireme/base/joined.h"
-#include "trireme/model/checkpoint_files.h"
+#include "trireme/base/split.h"
+#include "trireme/model/initial_values.h"
 #include "trireme/model/unit_weights.h"
 
 namespace trireme {

@@ -11,9 +11,9 @@
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/input_file.h"
-#include "trireme/model/checkpoint_files.h"
 #include "trireme/model/model_config.h"
 #include "trireme/model/rope_override.h"
+#include "trireme/model/tokenizer_files.h"
 
 namespace fs = std::filesystem;
 

@@ -16,6 +16,7 @@
 #include "trireme/model/finite_values.h"
 #include "trireme/model/language_model.h"
 #include "trireme/model/lora_files.h"
+#include "trireme/model/tokenizer_files.h"
 #include "trireme/model/tokenizer_length.h"
 #include "trireme/model/unit_weights.h"
 

@@ -9,7 +9,7 @@
 #include "trireme/base/input_file.h"
 #include "trireme/base/joined.h"
 #include "trireme/data/tokenizer_vocabulary.h"
-#include "trireme/model/checkpoint_files.h"
+#include "trireme/model/tokenizer_files.h"
 #include "trireme/train/checkpoint_names.h"
 
 namespace fs = std::filesystem;

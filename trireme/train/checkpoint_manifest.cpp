@@ -18,7 +18,7 @@
 #include "trireme/base/option_list.h"
 #include "trireme/base/parse_whole.h"
 #include "trireme/base/safetensors.h"
-#include "trireme/model/checkpoint_files.h"
+#include "trireme/model/tokenizer_files.h"
 #include "trireme/train/checkpoint_names.h"
 #include "trireme/train/checksum.h"
 
