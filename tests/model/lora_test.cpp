@@ -348,7 +348,7 @@ TEST(Adapters, refuse_modules_that_are_not_there_or_not_adapted_and_models_witho
   EXPECT_THAT(message("llama", {"layers.0.self_attn.k_proj", "layers.1.self_attn.v_proj"}),
               HasSubstr("of some layers and not of others"));
   EXPECT_THAT(message("bert", {"all-linear"}), HasSubstr("built for decoders"));
-  for (const char* text : {"q_proj,,v_proj", "['q_proj']", ".*_proj", "all-linear,q_proj"})
+  for (const char* text : {"q_proj,,v_proj", "q_proj v_proj", "['q_proj']", ".*_proj", "all-linear,q_proj"})
     EXPECT_THAT(testing::message_of<ConfigError>([&] { lora_targets(text); }), HasSubstr("names with commas"))
         << text;
   EXPECT_THAT(lora_targets("q_proj, v_proj"), ElementsAre("q_proj", "v_proj"));
@@ -434,6 +434,28 @@ TEST(AdapterFolder,
   EXPECT_TRUE(flat.equal(values(1)));
 }
 
+// PEFT's target_modules as an expression, such as ".*layers.0.*q_proj".
+TEST(AdapterFolder, of_a_module_in_some_layers_alone_says_that_this_is_not_built) {
+  const testing::TemporaryFolder folder;
+  const ModelLayout layout = layout_of("llama", {.rank = 1, .alpha = 1, .targets = {"q_proj"}});
+  const auto specs_of = [&](size_t unit) {
+    std::vector<SafetensorsSpec> specs;
+    for (const ParameterSpec& spec : layout.adapters.units[unit].parameters)
+      specs.push_back({spec.name, "F32", spec.shape});
+    return specs;
+  };
+  SafetensorsWriter writer(folder.path() / kAdapterWeightsFile, specs_of(0));
+  const std::vector<float> values(64);
+  for (const ParameterSpec& spec : layout.adapters.units[0].parameters)
+    writer.write(spec.name, values.data(), spec.elements * static_cast<int64_t>(sizeof(float)));
+  writer.finish();
+  const CheckpointReader reader = open_adapter(folder.path());
+  const ModelLayout files = layout_of_adapter_files(layout);
+  EXPECT_THAT(testing::message_of<DataError>([&] { reader.stored(files.units[1].parameters[0]); }),
+              AllOf(HasSubstr("layers.1.self_attn.q_proj.lora_A.weight' is missing"),
+                    HasSubstr("in some layers and not in others")));
+}
+
 // Of a working folder, say.
 TEST(AdapterFolder, names_its_model_in_utf_8_whatever_bytes_the_path_has) {
   EXPECT_EQ(name_of_base_model("/a/caf\xe9"), "/a/caf\xef\xbf\xbd");
@@ -479,6 +501,21 @@ TEST(AdapterFolder, with_a_tied_embedding_holds_it_twice_and_says_that_it_is_one
   std::ofstream(folder.path() / kAdapterConfigFile) << says;
   EXPECT_THAT(testing::message_of<ConfigError>([&] { add_adapters(read, config, options); }),
               HasSubstr("ensure_weight_tying is false"));
+}
+
+TEST(AdapterFolder, of_a_model_with_a_number_more_or_fewer_is_refused) {
+  const Json capped = read_json(testing::source_folder() / "tests/parity/fixtures/gemma2/config.json");
+  Json uncapped = capped;
+  uncapped["final_logit_softcapping"] = nullptr;
+  const auto message = [](const Json& trained, const Json& used) {
+    const testing::TemporaryFolder folder;
+    std::ofstream(folder.path() / "config.json") << trained;
+    return testing::message_of<ConfigError>([&] {
+      static_cast<void>(with_positions_of_adapter(parse_model_config(used, "config.json"), folder.path()));
+    });
+  };
+  EXPECT_THAT(message(capped, uncapped), HasSubstr("final_logit_softcapping 3.0, and the model has null"));
+  EXPECT_THAT(message(uncapped, capped), HasSubstr("final_logit_softcapping null, and the model has 3.0"));
 }
 
 TEST(AdapterFolder, that_changes_what_reads_images_or_has_no_matrices_of_its_expression_is_refused) {

@@ -1,7 +1,5 @@
 #include "trireme/model/adapted_linear.h"
 
-#include <optional>
-
 #include "trireme/kernels/linear.h"
 #include "trireme/kernels/product.h"
 

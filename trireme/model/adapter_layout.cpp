@@ -7,6 +7,10 @@ namespace trireme {
 
 ModelLayout layout_of_adapter_files(const ModelLayout& layout) {
   ModelLayout files{.units = layout.adapters.units};
+  for (UnitSpec& unit : files.units)
+    for (ParameterSpec& spec : unit.parameters)
+      if (is_lora_matrix(spec))
+        spec.missing_hint = "LoRA of a module in some layers and not in others that have it is not built";
   // PEFT writes a tied embedding under both names.
   for (TiedName tied : layout.tied_names) {
     tied.name = kAdapterPrefix + tied.name;

@@ -19,18 +19,15 @@ std::vector<std::string> names_between_commas(const std::string& text, const std
   const auto is_of_name = [](unsigned char letter) {
     return std::isalnum(letter) != 0 || letter == '_' || letter == '.' || letter == '-';
   };
-  std::vector<std::string> names(1);
-  for (const char letter : text) {
-    if (letter == ',')
-      names.emplace_back();
-    else if (letter != ' ')
-      names.back() += letter;
-  }
-  for (const std::string& name : names)
+  std::vector<std::string> names = split(text, ',');
+  for (std::string& name : names) {
+    name.erase(0, name.find_first_not_of(' '));
+    name.erase(name.find_last_not_of(' ') + 1);
     if (name.empty() || !std::ranges::all_of(name, is_of_name))
       throw ConfigError(cat("--", option, " is '", quotation(text),
                             "'; expected names with commas between them, ", expected,
                             "; lists and regular expressions are not read"));
+  }
   return names;
 }
 

@@ -16,11 +16,11 @@
 
 namespace trireme {
 
-// Throws ConfigError for a module that the model does not have, or of which this is not built, and names the origin
-// of LoraConfig::targets or of modules_to_save.
+// Who named them: flags or a file, for errors.
 struct OriginOfModules {
   std::string targets, modules_to_save;
 };
+// Throws ConfigError for a module that the model does not have, or of which this is not built.
 Adapters make_adapters(const ModelConfig& config, const ModelLayout& layout, const LoraConfig& lora,
                        const OriginOfModules& origin);
 
