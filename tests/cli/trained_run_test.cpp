@@ -298,6 +298,7 @@ TEST_F(TrainedRun, with_lora_names_an_option_of_its_checkpoint_that_is_no_text) 
         run(run_export, {"--checkpoint", path("lora"), "--out", path("adapter")});
       }),
       AllOf(HasSubstr("trainer_state.json: options"), HasSubstr("\"rope_scaling\""), HasSubstr("a string")));
+  EXPECT_FALSE(fs::exists(*folder_ / "adapter"));
 }
 
 // Evaluation drops nothing, whatever config.json asks of training.

@@ -86,6 +86,7 @@ void export_adapter(const ExportFlags& flags, const fs::path& source) {
   const SavedAdapter adapter(config, source);
   const AdapterFolder folder = read_adapter_config(source);
   refuse_own_model(flags.out, folder.model);
+  const std::string note = positions_note(source, config);
   ModelOutput output(flags.out, flags.overwrite);
   write_adapter(output.path(), adapter.layout, folder, [&](int number) { return adapter.values(number); });
   // With which it was trained: positions may be scaled.
@@ -95,8 +96,8 @@ void export_adapter(const ExportFlags& flags, const fs::path& source) {
   std::cout << "exported the LoRA adapter of " << source.string() << " ("
             << format_count(adapter.layout.trained_parameter_count()) << " parameters, float32) to "
             << flags.out.string() << "; it belongs to " << folder.model
-            << (folder.whole_type.empty() ? "" : cat(", a ", folder.whole_type, " that reads images"))
-            << positions_note(source, config) << std::endl;
+            << (folder.whole_type.empty() ? "" : cat(", a ", folder.whole_type, " that reads images")) << note
+            << std::endl;
 }
 
 // A checkpoint as a model: its own weights, or those of the model beside which its adapter was trained.
