@@ -225,6 +225,11 @@ TEST(LoraRun, refuses_an_adapter_that_was_trained_with_dropout_or_other_position
   EXPECT_THAT(problem_of(options), AllOf(HasSubstr("theta 77777"), HasSubstr("--rope_scaling")));
   options.engine.rope.theta = 77777.0;
   EXPECT_EQ(train_on_ranks(1, options, 1).losses.size(), 1U);
+  config["rms_norm_eps"] = 0.25;
+  replace_file(adapter / "config.json", config.dump());
+  options.output_dir = run.folder() / "other-model";
+  EXPECT_THAT(problem_of(options),
+              AllOf(HasSubstr("trained with rms_norm_eps 0.25"), HasSubstr("belongs to")));
   Json lora = read_json(adapter / kAdapterConfigFile);
   lora["lora_dropout"] = 0.05;
   replace_file(adapter / kAdapterConfigFile, lora.dump());

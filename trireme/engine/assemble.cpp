@@ -78,8 +78,9 @@ ModelConfig config_of(const fs::path& model_dir, const EngineOptions& options,
                       const ModelFamilies& families) {
   const ModelConfig model = read_model_config(model_dir, families);
   const fs::path& adapter = options.lora.adapter;
-  if (options.rope.given() || adapter.empty()) return with_rope(model, options.rope);
-  ModelConfig trained = with_positions_of_adapter(model, adapter);
+  if (adapter.empty()) return with_rope(model, options.rope);
+  ModelConfig trained = with_positions_of_adapter(model, adapter);  // refuses that of another model
+  if (options.rope.given()) return with_rope(model, options.rope);
   if (options.purpose == Purpose::training && rope_text(trained) != rope_text(model))
     throw ConfigError(cat("--adapter ", adapter.string(), " was trained with ", rope_text(trained),
                           ", and the model has ", rope_text(model),
