@@ -59,5 +59,13 @@ TEST(LogDir, on_a_full_disk_warns_once_and_the_run_goes_on) {
   EXPECT_EQ(outcome.err.find("warning", first + 1), std::string::npos) << outcome.err;
 }
 
+TEST(LogDir, with_a_file_that_cannot_be_opened_says_why) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "attempt-0/rank-0.out");
+  LaunchOptions options = shell(1, "echo one");
+  options.log_dir = folder.path().string();
+  EXPECT_THAT(launch_and_wait(options).err, HasSubstr("rank-0.out: Is a directory"));
+}
+
 }  // namespace
 }  // namespace trireme

@@ -2,6 +2,7 @@
 // launchers that it starts are the program's, and ranks are shell scripts. over_ssh_test.py has real ones.
 #include "trireme/launch/several_hosts.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <iterator>
 #include <set>
@@ -206,6 +207,9 @@ TEST_F(Hosts, that_are_gone_for_good_are_left_out_where_that_is_asked) {
   std::istringstream names(testing::bytes_of(folder_ / "names"));
   std::set<std::string> different{std::istream_iterator<std::string>(names), {}};
   EXPECT_EQ(different.size(), 1U) << "one launch has one name";
+  std::istringstream started(testing::bytes_of(folder_ / "started"));
+  const std::vector<std::string> words{std::istream_iterator<std::string>(started), {}};
+  EXPECT_EQ(std::count(words.begin(), words.end(), "good-1"), 2) << "it is reached once for each attempt";
 }
 
 TEST(HostNames, of_this_machine_need_no_ssh) {

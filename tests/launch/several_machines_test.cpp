@@ -1,6 +1,7 @@
 // Several launchers of one run, here all on the loopback interface; shell scripts are the ranks.
 #include <array>
 #include <sstream>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <gmock/gmock.h>
@@ -47,6 +48,23 @@ class Machines : public ::testing::Test {
   TemporaryFolder folder_;
   int port_ = ListeningSocket("127.0.0.1", 0).port();
 };
+
+bool listens(int port) {
+  try {
+    LauncherLink::connect("127.0.0.1", port);
+    return true;
+  } catch (const CommError&) {
+    return false;
+  }
+}
+
+// Of those that were waited for.
+double processor_seconds_of_children() {
+  rusage used{};
+  ::getrusage(RUSAGE_CHILDREN, &used);
+  return static_cast<double>(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+         static_cast<double>(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
+}
 
 TEST_F(Machines, give_their_ranks_one_meeting_point_one_name_and_one_count) {
   const std::string script =
@@ -143,7 +161,6 @@ TEST_F(Machines, end_with_the_code_of_a_lost_peer_where_their_ranks_had_to_be_ki
 
 TEST_F(Machines, do_not_let_in_who_does_not_know_the_secret) {
   LaunchOptions stranger = options(1, "exit 0");
-  std::filesystem::permissions(folder_ / "secret", std::filesystem::perms::owner_read);
   std::ofstream(folder_ / "guess") << std::string(64, 'b') << "\n";
   std::filesystem::permissions(folder_ / "guess", std::filesystem::perms::owner_read);
   stranger.secret_file = (folder_ / "guess").string();
@@ -151,16 +168,32 @@ TEST_F(Machines, do_not_let_in_who_does_not_know_the_secret) {
   EXPECT_EQ(guesses.wait(), 78);
   EXPECT_THAT(guesses.err(), HasSubstr("has another secret than this one"));
   // One that skips the greeting, and one that says nothing, keep nobody out.
-  LauncherLink silent = LauncherLink::connect("127.0.0.1", port_, 5);
-  LauncherLink rude = LauncherLink::connect("127.0.0.1", port_, 5);
+  LauncherLink silent = LauncherLink::connect("127.0.0.1", port_);
+  LauncherLink rude = LauncherLink::connect("127.0.0.1", port_);
   rude.send_line(LauncherHello{1, 2, 1, "host", "nonce"}.line());
-  ASSERT_TRUE(rude.wait_for_line(1000, 5));
+  ASSERT_TRUE(rude.wait_for_line(1000, std::chrono::seconds(5)));
   rude.send_line(std::string(64, '0'));
-  EXPECT_FALSE(rude.wait_for_line(1000, 5));
+  EXPECT_FALSE(rude.wait_for_line(1000, std::chrono::seconds(5)));
   LauncherProcess other(options(1, "exit 0"));
   EXPECT_EQ(first.wait(), 0) << first.err();
   EXPECT_EQ(other.wait(), 0) << other.err();
   EXPECT_THAT(first.err(), HasSubstr("does not know this run's secret"));
+}
+
+TEST_F(Machines, let_a_launcher_in_though_strangers_took_all_files_that_may_be_open) {
+  const double before = processor_seconds_of_children();
+  LauncherProcess first(options(0, "exit 0"), [](const auto& options, auto& out, auto& err) {
+    const rlimit few{64, 64};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    return launch(options, out, err);
+  });
+  ASSERT_TRUE(soon([&] { return listens(port_); }));
+  std::vector<LauncherLink> strangers;
+  for (int i = 0; i < 64; ++i) strangers.push_back(LauncherLink::connect("127.0.0.1", port_));
+  LauncherProcess other(options(1, "exit 0"));
+  EXPECT_EQ(first.wait(), 0) << first.err();
+  EXPECT_EQ(other.wait(), 0) << other.err();
+  EXPECT_LT(processor_seconds_of_children() - before, 5) << "it asks again and again for a connection";
 }
 
 TEST_F(Machines, that_were_started_with_other_numbers_are_refused_on_both_sides) {
@@ -180,19 +213,12 @@ TEST_F(Machines, let_in_a_launcher_that_was_started_again_while_others_were_awai
     return one;
   };
   LauncherProcess first(of_three(0));
-  ASSERT_TRUE(soon([&] {
-    try {
-      LauncherLink::connect("127.0.0.1", port_, 5);
-      return true;
-    } catch (const CommError&) {
-      return false;
-    }
-  }));
+  ASSERT_TRUE(soon([&] { return listens(port_); }));
   {
-    LauncherLink joins = LauncherLink::connect("127.0.0.1", port_, 5);
+    LauncherLink joins = LauncherLink::connect("127.0.0.1", port_);
     const LauncherHello hello{1, 3, 1, "host", "nonce"};
     joins.send_line(hello.line());
-    std::istringstream answer(joins.wait_for_line(1000, 5).value_or(""));
+    std::istringstream answer(joins.wait_for_line(1000, std::chrono::seconds(5)).value_or(""));
     std::string nonce;
     answer >> nonce;
     joins.send_line(launcher_proof(std::string(64, 'a'), kRoleOfOtherMachine, hello, nonce));

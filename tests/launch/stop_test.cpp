@@ -81,37 +81,25 @@ TEST(Stop, has_a_deadline_after_which_ranks_are_killed_and_named) {
 
 TEST(Stop, leaves_alone_a_signal_that_was_ignored_before) {
   const TemporaryFolder folder;
-  LaunchOptions options = shell(1, saves(folder, "0"));
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::signal(SIGTERM, SIG_DFL);
+  LauncherProcess launcher(shell(1, saves(folder, "0")), [](const auto& options, auto& out, auto& err) {
     ::signal(SIGHUP, SIG_IGN);  // nohup
-    std::ostringstream out, err;
-    ::_exit(launch(options, out, err));
-  }
+    return launch(options, out, err);
+  });
   ASSERT_TRUE(all_there(folder, 1));
-  ::kill(child, SIGHUP);
+  launcher.send(SIGHUP);
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   EXPECT_FALSE(fs::exists(folder / "asked.0"));
-  ::kill(child, SIGTERM);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 75);
+  launcher.send(SIGTERM);
+  EXPECT_EQ(launcher.wait(), 75);
 }
 
 TEST(Stop, that_comes_after_the_end_does_not_change_the_code) {
-  const LaunchOptions options = shell(1, "exit 3");
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::signal(SIGTERM, SIG_DFL);
-    std::ostringstream out, err;
+  LauncherProcess launcher(shell(1, "exit 3"), [](const auto& options, auto& out, auto& err) {
     const int code = launch(options, out, err);
     ::raise(SIGTERM);
-    ::_exit(code);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+    return code;
+  });
+  EXPECT_EQ(launcher.wait(), 3);
 }
 
 TEST(Stop, between_two_attempts_is_heard) {

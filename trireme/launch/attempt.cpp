@@ -36,9 +36,7 @@ class Attempt {
   }
 
  private:
-  bool running() const {
-    return std::any_of(ranks_.begin(), ranks_.end(), [](const RunningRank& rank) { return rank.running(); });
-  }
+  bool running() const { return std::ranges::any_of(ranks_, &RunningRank::running); }
 
   void wait_for_news() {
     std::vector<pollfd> waiting{{signals_.descriptor(), POLLIN, 0}};
@@ -113,15 +111,12 @@ class Attempt {
 
   // Whether all others have ended well and only stopped ranks (SIGSTOP) are left: nobody waits for these or
   // reports them.
-  bool only_stopped_ones_run() {
-    if (result_.ends.empty() || failure_seconds_) return false;
-    bool any = false;
-    for (RunningRank& rank : ranks_) {
-      if (!rank.running()) continue;
-      if (!rank.is_stopped()) return false;
-      any = true;
-    }
-    return any;
+  bool only_stopped_ones_run() const {
+    if (result_.ends.empty() || failure_seconds_ || !running()) return false;
+    const auto ended_or_stopped = [](const RunningRank& rank) {
+      return !rank.running() || rank.is_stopped();
+    };
+    return std::ranges::all_of(ranks_, ended_or_stopped);
   }
 
   void end_the_rest() {

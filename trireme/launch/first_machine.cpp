@@ -1,5 +1,6 @@
 // The launcher of machine 0 of several: waits for the other launchers, starts attempts on all machines,
 // collects the ends of all ranks, and decides how to go on.
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <ostream>
@@ -111,18 +112,15 @@ class FirstMachine : public RunControl {
 
   // Machines that are not lost and have not reported the ends of all their ranks.
   std::set<int> still_running() const {
-    std::map<int, int> ended;  // ranks of each machine
-    for (const RankEnd& end : ends_) ++ended[node_of(end.rank)];
     std::set<int> machines;
-    for (const auto& [node, peer] : peers_)
-      if (lost_.count(node) == 0 && ended[node] < options_.ranks_of(node)) machines.insert(node);
+    for (const auto& [node, peer] : peers_) {
+      const int ranks = options_.ranks_of(node), first = options_.ranks_before(node);
+      const auto is_of_node = [&](const RankEnd& end) {
+        return end.rank >= first && end.rank < first + ranks;
+      };
+      if (lost_.count(node) == 0 && std::ranges::count_if(ends_, is_of_node) < ranks) machines.insert(node);
+    }
     return machines;
-  }
-
-  int node_of(int rank) const {
-    int node = 0;
-    while (node + 1 < options_.nnodes && rank >= options_.ranks_before(node + 1)) ++node;
-    return node;
   }
 
   void broadcast(const Json& message) {

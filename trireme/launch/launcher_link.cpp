@@ -1,17 +1,16 @@
 #include "trireme/launch/launcher_link.h"
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <sstream>
 #include <sys/socket.h>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/base/poll_until.h"
 #include "trireme/base/resolved_address.h"
 #include "trireme/base/sha256.h"
 #include "trireme/base/watch_connection.h"
@@ -20,15 +19,10 @@ namespace trireme {
 namespace {
 
 constexpr size_t kLargestMessage_bytes = size_t{1} << 20;
-constexpr int kSendSeconds = 10;  // time limit if the peer reads nothing
+constexpr std::chrono::seconds kTimeToConnect(5);  // to each address
+constexpr int kSendSeconds = 10;                   // time limit if the peer reads nothing
 constexpr double kSignOfLifeSeconds = 5;
 constexpr double kSilenceSeconds = 30;
-
-void prepare_connection(int descriptor) {
-  watch_connection(descriptor);
-  const timeval limit = {kSendSeconds, 0};
-  ::setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-}
 
 std::string address_of_peer(int descriptor) {
   ResolvedAddress peer{.size = sizeof peer.storage};
@@ -66,17 +60,18 @@ LauncherLink::LauncherLink(int descriptor)
       heard_seconds_(now_seconds()),
       sign_seconds_(heard_seconds_) {
   ::fcntl(descriptor, F_SETFL, ::fcntl(descriptor, F_GETFL) & ~O_NONBLOCK);
-  prepare_connection(descriptor);
+  watch_connection(descriptor);
+  const timeval limit = {kSendSeconds, 0};
+  ::setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 }
 
-LauncherLink LauncherLink::connect(const std::string& host, int port, double seconds) {
-  const auto limit = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));  // of each address
+LauncherLink LauncherLink::connect(const std::string& host, int port) {
   int reason = 0;
   for (const ResolvedAddress& address : resolve(host, port)) {
     FileDescriptor descriptor(
         ::socket(address.generic()->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     reason = descriptor.is_open()
-                 ? connect_until(descriptor.get(), address, std::chrono::steady_clock::now() + limit)
+                 ? connect_until(descriptor.get(), address, std::chrono::steady_clock::now() + kTimeToConnect)
                        .value_or(ETIMEDOUT)
                  : errno;
     if (reason == 0) return LauncherLink(descriptor.release());
@@ -140,14 +135,11 @@ std::optional<std::string> LauncherLink::next_line(size_t largest_bytes) {
   return std::nullopt;
 }
 
-std::optional<std::string> LauncherLink::wait_for_line(size_t largest_bytes, double seconds) {
-  const double end = now_seconds() + seconds;
+std::optional<std::string> LauncherLink::wait_for_line(size_t largest_bytes, std::chrono::seconds most) {
+  const auto end = std::chrono::steady_clock::now() + most;
   for (;;) {
     if (auto line = next_line(largest_bytes)) return line;
-    const double left = end - now_seconds();
-    if (!descriptor_.is_open() || left <= 0) return std::nullopt;
-    pollfd waiting{descriptor_.get(), POLLIN, 0};
-    ::poll(&waiting, 1, static_cast<int>(std::min(left, 1.0) * 1e3) + 1);
+    if (!descriptor_.is_open() || poll_until(descriptor_.get(), POLLIN, end) <= 0) return std::nullopt;
   }
 }
 

@@ -6,6 +6,7 @@
 //   from then on                 one JSON object per line; an empty object is a sign of life
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 
@@ -13,6 +14,9 @@
 #include "trireme/base/json.h"
 
 namespace trireme {
+
+// Of the lines before those of JSON.
+inline constexpr size_t kLargestGreeting_bytes = 1024;
 
 // How a launcher introduces itself.
 struct LauncherHello {
@@ -35,8 +39,8 @@ inline constexpr const char* kRoleOfOtherMachine = "other machine";
 class LauncherLink {
  public:
   explicit LauncherLink(int descriptor);  // a connected socket; closed with the object
-  // Connects to one of its addresses, each within `seconds`. Throws CommError, UnknownHost.
-  static LauncherLink connect(const std::string& host, int port, double seconds);
+  // Connects to one of its addresses, each within 5 s. Throws CommError, UnknownHost.
+  static LauncherLink connect(const std::string& host, int port);
 
   int descriptor() const { return descriptor_.get(); }  // -1 when it was lost
   const std::string& peer() const { return peer_; }     // its address, for messages
@@ -51,7 +55,7 @@ class LauncherLink {
   // The next whole line that has come, of at most `largest_bytes`. Does not block.
   std::optional<std::string> next_line(size_t largest_bytes);
   // Waits for the next line; nullopt if none comes.
-  std::optional<std::string> wait_for_line(size_t largest_bytes, double seconds);
+  std::optional<std::string> wait_for_line(size_t largest_bytes, std::chrono::seconds most);
   // The next message of a peer that has proved the secret. Does not block.
   std::optional<Json> next_message();
 

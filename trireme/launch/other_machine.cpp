@@ -16,8 +16,6 @@
 namespace trireme {
 namespace {
 
-constexpr size_t kLargestGreetingOfMachine0_bytes = 1024;
-
 class OtherMachine : public RunControl {
  public:
   OtherMachine(const LaunchOptions& options, const std::string& secret, TakenSignals& signals,
@@ -120,7 +118,7 @@ class OtherMachine : public RunControl {
     };
     while (signals_.stop_signal() == 0) {
       try {
-        link_.emplace(LauncherLink::connect(options_.master_address, options_.master_port, 5));
+        link_.emplace(LauncherLink::connect(options_.master_address, options_.master_port));
         greet();
         return;
       } catch (const UnknownHost& error) {
@@ -140,7 +138,7 @@ class OtherMachine : public RunControl {
     const LauncherHello hello{options_.node_rank, options_.nnodes, options_.nproc, host_name(),
                               random_digits(32)};
     link_->send_line(hello.line());
-    const auto answer = link_->wait_for_line(kLargestGreetingOfMachine0_bytes, 10);
+    const auto answer = link_->wait_for_line(kLargestGreeting_bytes, std::chrono::seconds(10));
     std::istringstream words(answer.value_or(""));
     std::string nonce, proof;
     if (!(words >> nonce >> proof))

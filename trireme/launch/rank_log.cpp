@@ -1,5 +1,6 @@
 #include "trireme/launch/rank_log.h"
 
+#include <cerrno>
 #include <cstring>
 #include <fcntl.h>
 #include <utility>
@@ -10,11 +11,14 @@
 namespace trireme {
 
 RankLog::RankLog(const std::filesystem::path& file)
-    : file_(file), descriptor_(::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {}
+    : file_(file),
+      descriptor_(::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)),
+      open_error_(descriptor_.is_open() ? 0 : errno) {}
 
 std::string RankLog::write(std::string_view bytes) {
   if (file_.empty()) return "";
-  const int error = write_all(descriptor_.get(), bytes.data(), bytes.size()).error;
+  const int error =
+      open_error_ != 0 ? open_error_ : write_all(descriptor_.get(), bytes.data(), bytes.size()).error;
   if (error == 0) return "";
   return cat("trireme launch: warning: cannot write ", std::exchange(file_, {}).string(), ": ",
              std::strerror(error), "; this log ends here, the run goes on\n");

@@ -22,6 +22,7 @@ class RankLog {
  private:
   std::filesystem::path file_;  // empty: the log has ended
   FileDescriptor descriptor_;
+  int open_error_ = 0;  // an errno
 };
 
 }  // namespace trireme

@@ -48,7 +48,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   ::signal(SIGTERM, SIG_DFL);  // by it the launcher asks the rank to end
-  const int nothing = ::open("/dev/null", O_RDONLY);
+  const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   ::dup2(nothing, STDIN_FILENO);
   ::dup2(out.write.get(), STDOUT_FILENO);
   ::dup2(err.write.get(), STDERR_FILENO);

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <deque>
 #include <filesystem>
 #include <functional>
+#include <iterator>
+#include <list>
 #include <poll.h>
 
 #include "trireme/base/clock.h"
@@ -66,7 +67,7 @@ class SeveralHosts {
   }
 
   int run() {
-    reach(all_hosts_);
+    reach_all();
     if (signals_.stop_signal() == 0) refuse_missing_ones();
     for (;;) {
       const int code = attempt();
@@ -91,11 +92,21 @@ class SeveralHosts {
     options.master_address = master_address(first_is_there ? given_address_ : "", hosts);
   }
 
-  // Starts a launcher on each host, and waits until it is ready or has ended.
-  void reach(const std::vector<HostSlots>& hosts) {
+  static bool is_missing(const HostLauncher& one) { return !one.ready() || one.ended(); }
+
+  // Starts a launcher on each of all hosts where none is ready, and waits until it is or has ended.
+  void reach_all() {
     first_failed_ = nullptr;
-    launchers_.clear();
-    for (const HostSlots& host : hosts) launchers_.emplace_back(host, order_.options.hosts, program_);
+    auto launcher = launchers_.begin();
+    for (const HostSlots& host : all_hosts_) {
+      const bool known = launcher != launchers_.end();
+      if (known && !is_missing(*launcher)) {
+        ++launcher;
+        continue;
+      }
+      if (known) launcher = launchers_.erase(launcher);
+      launchers_.emplace(launcher, host, order_.options.hosts, program_);
+    }
     const auto answered = [](const HostLauncher& one) { return one.ready() || one.ended(); };
     wait_until([&] { return std::all_of(launchers_.begin(), launchers_.end(), answered); });
   }
@@ -103,7 +114,7 @@ class SeveralHosts {
   // From orders to the end of all launchers. Returns the code of the run.
   int attempt() {
     if (signals_.stop_signal() == 0) {
-      HostLauncher& first = launchers_[0];
+      const HostLauncher& first = launchers_.front();
       order_.options.master_port = given_port_;  // of the attempt before it is a chosen one
       give_order(0);
       if (hosts_.size() > 1) wait_until([&] { return first.port() || first.ended(); });
@@ -118,7 +129,7 @@ class SeveralHosts {
   void give_order(size_t node) {
     order_.options.node_rank = static_cast<int>(node);
     order_.options.visible_devices = slot_list(hosts_[node].slots);
-    launchers_[node].give(order_);
+    std::next(launchers_.begin(), static_cast<std::ptrdiff_t>(node))->give(order_);
   }
 
   // Until `condition` holds, a request to stop comes, or --join_seconds are over.
@@ -158,7 +169,7 @@ class SeveralHosts {
     std::string text;
     bool may_pass = true;
     for (const HostLauncher& one : launchers_) {
-      if (one.ready() && !one.ended()) continue;
+      if (!is_missing(one)) continue;
       may_pass = may_pass && (!one.ended() || one.may_pass());
       text += cat("\n  ", why_missing(one));
     }
@@ -199,17 +210,17 @@ class SeveralHosts {
 
   // Machine 0's code, which all launchers return, unless another ended by itself.
   int conclude() {
-    if (signals_.stop_signal() != 0 && !launchers_[0].ordered()) {
+    if (signals_.stop_signal() != 0 && !launchers_.front().ordered()) {
       const Conclusion stopped = stopped_between_attempts(signals_.stop_signal());
       err_ << stopped.report << std::flush;
       return stopped.code;
     }
-    const int decided = launchers_[0].code();
+    const int decided = launchers_.front().code();
     for (const HostLauncher& one : launchers_)
       if (one.ordered() && one.code() != 0 && (one.ssh_failed() || one.code() != decided))
         err_ << "trireme launch: " << one.why() << "\n" << std::flush;
     if (first_failed_ == nullptr) return 0;
-    return first_failed_->ssh_failed() ? lost_code_ : first_failed_->code();
+    return first_failed_->ssh_failed() ? CommError::kExitCode : first_failed_->code();
   }
 
   // Whether another attempt may go on after the loss of a host.
@@ -217,30 +228,31 @@ class SeveralHosts {
     const auto lost = [](const HostLauncher& one) { return one.ordered() && one.ssh_failed(); };
     int& attempt = order_.options.first_attempt;
     for (const HostLauncher& one : launchers_) attempt = std::max(attempt, one.restarts());
-    return order_.options.elastic && code == lost_code_ && signals_.stop_signal() == 0 &&
+    return order_.options.elastic && code == CommError::kExitCode && signals_.stop_signal() == 0 &&
            attempt < order_.options.max_restarts && std::any_of(launchers_.begin(), launchers_.end(), lost);
   }
 
   // Reaches the hosts that are there. False where none is, or when asked to stop.
   bool leave_out_the_lost() {
-    const auto missing = [](const HostLauncher& one) { return !one.ready() || one.ended(); };
+    launchers_.clear();
     for (const double pause_seconds : kPausesSeconds) {
       if (signals_.wait(pause_seconds)) return false;
-      reach(all_hosts_);
-      if (std::none_of(launchers_.begin(), launchers_.end(), missing)) break;
+      reach_all();
+      if (std::none_of(launchers_.begin(), launchers_.end(), is_missing)) break;
     }
+    if (signals_.stop_signal() != 0) return false;
     std::vector<HostSlots> there;
-    for (size_t node = 0; node < all_hosts_.size(); ++node) {
-      if (!missing(launchers_[node])) {
-        there.push_back(all_hosts_[node]);
-      } else {
-        err_ << cat("trireme launch: --elastic leaves out ", all_hosts_[node].host, ": ",
-                    why_missing(launchers_[node]), "\n");
-      }
+    auto host = all_hosts_.begin();
+    for (const HostLauncher& one : launchers_) {
+      if (is_missing(one))
+        err_ << cat("trireme launch: --elastic leaves out ", one.host(), ": ", why_missing(one), "\n");
+      else
+        there.push_back(*host);
+      ++host;
     }
-    if (there.empty() || signals_.stop_signal() != 0) return false;
-    reach(there);
-    if (signals_.stop_signal() == 0) refuse_missing_ones();
+    if (there.empty()) return false;
+    first_failed_ = nullptr;
+    launchers_.remove_if(is_missing);
     LaunchOptions& options = order_.options;
     const int ranks_before = options.world_size();
     if (options.first_ranks == 0) options.first_ranks = ranks_before;
@@ -253,7 +265,6 @@ class SeveralHosts {
     return true;
   }
 
-  const int lost_code_ = CommError::kExitCode;
   std::vector<HostSlots> all_hosts_;
   std::vector<HostSlots> hosts_;  // of this attempt
   std::string program_;
@@ -263,7 +274,7 @@ class SeveralHosts {
   std::ostream& err_;
   TakenSignals signals_;
   LaunchOrder order_;
-  std::deque<HostLauncher> launchers_;          // of hosts_
+  std::list<HostLauncher> launchers_;           // of hosts_
   const HostLauncher* first_failed_ = nullptr;  // the first that ended with another code than 0
   std::optional<double> kill_seconds_;          // when all that still run are killed
   double sign_seconds_ = 0;                     // when the last sign of life was given

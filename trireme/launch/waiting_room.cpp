@@ -1,5 +1,6 @@
 #include "trireme/launch/waiting_room.h"
 
+#include <cerrno>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -11,10 +12,10 @@
 namespace trireme {
 namespace {
 
-constexpr size_t kLargestGreeting_bytes = 1024;
 constexpr double kGreetingSeconds = 10;
 constexpr size_t kMostGuests = 1024;  // strangers that say nothing
 constexpr int kRoundMilliseconds = 200;
+constexpr double kPauseOfAccepting_seconds = 0.1;
 constexpr double kWordSeconds = 30;  // between two messages about missing machines
 
 }  // namespace
@@ -24,12 +25,14 @@ WaitingRoom::WaitingRoom(const LaunchOptions& options, std::string secret)
       secret_(std::move(secret)),
       socket_(options.master_address, options.master_port, ForeignAddress::all_interfaces) {}
 
-void WaitingRoom::accept() {
+bool WaitingRoom::accept() {
   const int descriptor = ::accept4(socket_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC);
-  if (descriptor < 0) return;
-  LauncherLink link(descriptor);
-  if (guests_.size() >= kMostGuests) guests_.pop_front();  // the oldest: a launcher would have spoken by now
-  guests_.push_back({std::move(link), now_seconds(), random_digits(32), std::nullopt});
+  const bool guests_have_all = descriptor < 0 && (errno == EMFILE || errno == ENFILE) && !guests_.empty();
+  // The oldest: a launcher would have spoken by now.
+  if (guests_have_all || guests_.size() >= kMostGuests) guests_.pop_front();
+  if (descriptor >= 0)
+    guests_.push_back({LauncherLink(descriptor), now_seconds(), random_digits(32), std::nullopt});
+  return descriptor >= 0 || guests_have_all;
 }
 
 void WaitingRoom::let_in(Guest& guest) {
@@ -111,7 +114,7 @@ std::map<int, PeerLauncher> WaitingRoom::wait(TakenSignals& signals, std::ostrea
     ::poll(waiting.data(), waiting.size(), kRoundMilliseconds);
     signals.next_request();
     if (signals.stop_signal() != 0) break;
-    if (waiting[1].revents != 0) accept();
+    if (waiting[1].revents != 0 && !accept()) signals.wait(kPauseOfAccepting_seconds);
     forget_the_lost(now_seconds(), err);  // before another takes the number of a lost one
     guests_.remove_if([&](Guest& guest) { return serve(guest, err); });
     const double now = now_seconds();

@@ -36,7 +36,8 @@ class WaitingRoom {
     std::string nonce;
     std::optional<LauncherHello> hello;
   };
-  void accept();
+  // Returns false where the system gives no connection for now.
+  bool accept();
   // Returns whether the guest was let in or turned away.
   bool serve(Guest& guest, std::ostream& err);
   void let_in(Guest& guest);
