@@ -1,7 +1,9 @@
 // Who is found lost, by whom and when; the clock is the test's.
 #include "trireme/comm/heartbeat.h"
 
+#include <atomic>
 #include <future>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -112,6 +114,38 @@ TEST(Heartbeat, tells_the_others_of_an_error_that_unwinds_this_rank_and_of_nothi
   } catch (const std::runtime_error&) {
   }
   EXPECT_THAT(news.get(), HasSubstr("rank 2 ended by an error"));
+}
+
+class StoreOfRank0 : public c10d::HashStore {
+ public:
+  bool check(const std::vector<std::string>& keys) override {
+    if (gone) throw std::runtime_error("the connection was closed");
+    return HashStore::check(keys);
+  }
+  int64_t signs_of_rank_1() { return check({"sign/1"}) ? std::stoll(get_to_str("sign/1")) : 0; }
+  std::atomic<bool> gone = false;
+};
+
+// Rank 0 waits for the others for a time alone; one that still ends by then has lost nobody.
+TEST(Heartbeat, takes_a_store_that_is_gone_for_a_loss_unless_rank_0_had_left_in_order) {
+  for (const bool left : {false, true}) {
+    const auto store = c10::make_intrusive<StoreOfRank0>();
+    const HeartbeatPace pace{milliseconds(5), std::chrono::hours(1), milliseconds(5)};
+    std::promise<std::string> told;
+    auto news = told.get_future();
+    const Heartbeat slow(store, 1, 2, pace, [&](const CommError& error) { told.set_value(error.what()); });
+    if (left) {
+      EXPECT_THROW(LifeSigns(store, 0, 2, 60).leave(false, milliseconds(1), {}), CommError);
+    }
+    const int64_t signs = store->signs_of_rank_1();
+    while (store->signs_of_rank_1() < signs + 2) std::this_thread::sleep_for(milliseconds(1));
+    store->gone = true;
+    if (left) {
+      EXPECT_EQ(news.wait_for(milliseconds(100)), std::future_status::timeout);
+    } else {
+      EXPECT_THAT(news.get(), HasSubstr("the store where the ranks met cannot be reached"));
+    }
+  }
 }
 
 }  // namespace

@@ -33,6 +33,7 @@ LifeSigns::LifeSigns(c10::intrusive_ptr<c10d::Store> store, int rank, int size, 
 std::optional<std::string> LifeSigns::look(double now_seconds) {
   store_->set(key_of("sign", rank_), std::to_string(++signs_));
   if (has(kLostKey)) return store_->get_to_str(kLostKey);
+  rank_0_has_left_ = has(key_of("left", 0));
   if (!seen_at_seconds_) seen_at_seconds_ = now_seconds;
   if (has(key_of("left", next_))) return std::nullopt;
   if (const std::string key = key_of("sign", next_); has(key)) {
@@ -97,6 +98,7 @@ void Heartbeat::serve(const std::stop_token& stop) {
     try {
       lost = signs_.look(now_seconds());
     } catch (const std::exception&) {
+      if (signs_.rank_0_has_left()) return;
       lost =
           "the store where the ranks met cannot be reached: the process or machine that holds it, "
           "rank 0's or the launcher's, is dead";

@@ -5,6 +5,8 @@
 //   the next rank silent too long  this rank reports the loss; every rank reads it within a period, and ends
 //   a rank ends by an error        reports itself lost: the others need not wait for the silence
 //   a rank's connection ends       our own store reports the rank lost (store_server.cpp)
+//   the store is gone              it counts as lost, unless rank 0, which may hold it, had left in order: this
+//                                  rank only takes longer to end
 #pragma once
 
 #include <chrono>
@@ -33,6 +35,8 @@ class LifeSigns {
 
   // Writes a sign and reads the others. Returns a text on a lost rank, if any. Throws the store's exceptions.
   std::optional<std::string> look(double now_seconds);
+  // As it was at the last look.
+  bool rank_0_has_left() const { return rank_0_has_left_; }
   // This rank leaves: normally, or by an error, which it reports to the others. If it leaves normally, rank
   // 0, whose process may hold the store, waits for the others until `for_others` passes or one is lost. No
   // call of the store takes longer than `patience`. Throws the store's exceptions, and CommError where a rank
@@ -46,6 +50,7 @@ class LifeSigns {
   int rank_ = 0, size_ = 0, next_ = 0;
   double silence_seconds_ = 0;
   int64_t signs_ = 0;
+  bool rank_0_has_left_ = false;
   std::string seen_;  // the next rank's last sign
   std::optional<double> seen_at_seconds_;
 };

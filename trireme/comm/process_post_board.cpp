@@ -33,8 +33,6 @@ constexpr int64_t kPieceOfCopy_bytes = 1 << 20;
 using Word = std::atomic<uint32_t>;
 static_assert(Word::is_always_lock_free && sizeof(Word) == sizeof(uint32_t), "processes share the words");
 
-enum : uint32_t { kSound, kWritingFailure, kBroken };
-
 struct alignas(64) RankOnPage {
   Word arrivals{0};
   Word left{0};
@@ -42,6 +40,7 @@ struct alignas(64) RankOnPage {
   uint64_t address = 0;
   int64_t bytes = 0;
   int64_t splits = 0;
+  std::array<char, 1000> failure{};  // why this rank broke the board, if it did
 };
 
 // Another process may write there at any time; a torn text is no worse than a strange one.
@@ -68,8 +67,7 @@ void pause_processor() {
 
 // [header][RankOnPage x P][send_bytes: P x P]
 struct BoardPage {
-  Word broken{kSound};
-  std::array<char, 1000> failure{};
+  Word broken{0};  // the rank that broke it first, counted from 1; 0: none
 
   static size_t bytes(size_t ranks) {
     return sizeof(BoardPage) + 64 + ranks * sizeof(RankOnPage) + ranks * ranks * sizeof(int64_t);
@@ -235,8 +233,10 @@ void ProcessPostBoard::wait_for(int peer, steady_clock::time_point deadline) {
 }
 
 void ProcessPostBoard::throw_if_broken() const {
-  if (page_->broken.load(std::memory_order_acquire) == kBroken)
-    throw std::runtime_error(std::string(text_in(page_->failure.data(), page_->failure.size())));
+  const uint32_t by = page_->broken.load(std::memory_order_acquire);
+  if (by == 0) return;
+  const auto& why = page_->of(static_cast<int>(by) - 1).failure;
+  throw std::runtime_error(std::string(text_in(why.data(), why.size())));
 }
 
 void ProcessPostBoard::look_for_ended_processes() {
@@ -259,10 +259,10 @@ void ProcessPostBoard::fail_and_throw(const std::string& why) {
 }
 
 void ProcessPostBoard::fail(const std::string& why) {
-  uint32_t sound = kSound;
-  if (!page_->broken.compare_exchange_strong(sound, kWritingFailure)) return;
-  std::copy_n(why.begin(), std::min(why.size(), page_->failure.size() - 1), page_->failure.begin());
-  page_->broken.store(kBroken, std::memory_order_release);
+  auto& failure = page_->of(rank()).failure;
+  why.copy(failure.data(), failure.size() - 1);
+  uint32_t sound = 0;
+  if (!page_->broken.compare_exchange_strong(sound, static_cast<uint32_t>(rank()) + 1)) return;
   for (int of = 0; of < ranks(); ++of) wake(page_->of(of).arrivals);
 }
 
