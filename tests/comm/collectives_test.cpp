@@ -104,8 +104,7 @@ TEST_P(Collectives, begun_all_to_alls_give_what_waiting_ones_give_in_the_order_i
   });
 }
 
-// As ring attention passes blocks on: each rank sends to the next alone, and computes before it waits.
-TEST_P(Collectives, a_begun_all_to_all_round_the_ring_brings_every_block_past_every_rank) {
+TEST_P(Collectives, pass_on_brings_every_block_past_every_rank) {
   run([&](Group& group) {
     const int P = group.size(), me = group.rank();
     const auto rows_of = [](int owner) { return owner == 1 ? int64_t{0} : int64_t{owner} + 2; };
@@ -113,11 +112,7 @@ TEST_P(Collectives, a_begun_all_to_all_round_the_ring_brings_every_block_past_ev
     for (int hop = 0; hop < P; ++hop) {
       const int owner = (me + P - hop) % P, next_owner = (owner + P - 1) % P;
       EXPECT_TRUE(at::equal(block, rows_of_rank(owner, rows_of(owner), at::kBFloat16)));
-      std::vector<int64_t> send(P, 0), receive(P, 0);
-      send[(me + 1) % P] = rows_of(owner);
-      receive[(me + P - 1) % P] = rows_of(next_owner);
-      PendingRows next = begin_all_to_all(group, block, send, receive);
-      block = next.wait();
+      block = begin_pass_on(group, block, rows_of(owner), rows_of(next_owner)).wait();
     }
     EXPECT_TRUE(at::equal(block, rows_of_rank(me, rows_of(me), at::kBFloat16)));
   });

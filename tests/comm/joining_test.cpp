@@ -426,17 +426,21 @@ TEST(RunStore, sends_nothing_behind_a_request_that_was_not_sent_whole) {
   rank_0.join();
 }
 
-TEST(RunStore, waits_for_no_other_thread_beyond_its_timeout) {
+c10::intrusive_ptr<RunStore> store_of_one_rank(milliseconds timeout) {
   const ListeningSocket socket("127.0.0.1", 0);
   const RankIdentity identity = identities_of(1, socket)[0];
-  const auto server = std::make_shared<StoreServer>(identity.master_listen_fd, identity, kLong);
-  RunStore store(identity, kShort, server);
-  std::thread waiting([&] { EXPECT_THROW(store.wait({"never"}, milliseconds(3000)), DeadlinePassed); });
+  auto server = std::make_shared<StoreServer>(identity.master_listen_fd, identity, kLong);
+  return c10::make_intrusive<RunStore>(identity, timeout, std::move(server));
+}
+
+TEST(RunStore, waits_for_no_other_thread_beyond_its_timeout) {
+  const auto store = store_of_one_rank(kShort);
+  std::thread waiting([&] { EXPECT_THROW(store->wait({"never"}, milliseconds(3000)), DeadlinePassed); });
   bool refused = false;
   while (!refused)  // until the other thread has the connection
     EXPECT_LT(seconds_of([&] {
                 try {
-                  store.check({"key"});
+                  store->check({"key"});
                 } catch (const DeadlinePassed& error) {
                   EXPECT_THAT(error.what(), HasSubstr("another request"));
                   refused = true;
@@ -447,10 +451,7 @@ TEST(RunStore, waits_for_no_other_thread_beyond_its_timeout) {
 }
 
 TEST(RunStore, outlives_a_key_that_is_removed_while_a_rank_waits_for_it_and_another) {
-  const ListeningSocket socket("127.0.0.1", 0);
-  const RankIdentity identity = identities_of(1, socket)[0];
-  const auto server = std::make_shared<StoreServer>(identity.master_listen_fd, identity, kLong);
-  const auto store = c10::make_intrusive<RunStore>(identity, kLong, server);
+  const auto store = store_of_one_rank(kLong);
   const auto other = store->clone();
   using Bytes = std::vector<uint8_t>;
   store->set("a", Bytes{1});
@@ -465,10 +466,7 @@ TEST(RunStore, outlives_a_key_that_is_removed_while_a_rank_waits_for_it_and_anot
 }
 
 TEST(RunStore, answers_as_c10d_s_stores_do) {
-  const ListeningSocket socket("127.0.0.1", 0);
-  RankIdentity identity = identities_of(1, socket)[0];
-  const auto server = std::make_shared<StoreServer>(identity.master_listen_fd, identity, kLong);
-  const auto store = c10::make_intrusive<RunStore>(identity, kShort, server);
+  const auto store = store_of_one_rank(kShort);
   using Bytes = std::vector<uint8_t>;
   EXPECT_FALSE(store->check({"a"}));
   store->set("a", Bytes{0, 255, 10});

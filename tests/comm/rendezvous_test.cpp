@@ -52,12 +52,16 @@ TEST(Rendezvous, at_the_store_that_rank_0_opens) {
   EXPECT_THAT(join_and_sum(identities), ::testing::ElementsAre(3, 3));
 }
 
-TEST(Rendezvous, at_an_agent_s_store_also_in_a_second_attempt) {
+c10::intrusive_ptr<c10d::TCPStore> store_of_agent() {
   c10d::TCPStoreOptions options;
   options.port = 0;
   options.isServer = true;
   options.waitWorkers = false;
-  const auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+}
+
+TEST(Rendezvous, at_an_agent_s_store_also_in_a_second_attempt) {
+  const auto agent = store_of_agent();
   auto identities = two_identities(agent->getPort());
   for (const char* attempt : {"0", "1"}) {
     for (RankIdentity& identity : identities) {
@@ -69,11 +73,7 @@ TEST(Rendezvous, at_an_agent_s_store_also_in_a_second_attempt) {
 }
 
 TEST(Rendezvous, at_an_agent_s_store_that_tells_no_port_is_a_ConfigError) {
-  c10d::TCPStoreOptions options;
-  options.port = 0;
-  options.isServer = true;
-  options.waitWorkers = false;
-  const auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  const auto agent = store_of_agent();
   RankIdentity identity = two_identities(agent->getPort())[1];
   identity.agent_has_store = true;
   for (const char* told : {"no number", "70000"}) {

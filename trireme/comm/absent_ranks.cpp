@@ -52,16 +52,8 @@ class AbsentRanksBackend : public c10d::Backend {
   // Collectives are made of a library's primitives by its name. Of Gloo's detours, which are not in the bytes
   // that are sent, there are none here.
   const std::string getBackendName() const override {
-    switch (library_) {
-      case BackendLibrary::nccl:
-        return std::string(kNcclBackend);
-      case BackendLibrary::post_board:
-        return std::string(kMemoryBackend);
-      case BackendLibrary::gloo:
-      case BackendLibrary::other:
-        break;
-    }
-    return "absent ranks";
+    if (library_ == BackendLibrary::nccl) return std::string(kNcclBackend);
+    return library_ == BackendLibrary::post_board ? std::string(kMemoryBackend) : "absent ranks";
   }
 
   c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input,

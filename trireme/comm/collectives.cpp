@@ -97,13 +97,11 @@ int64_t row_bytes(const at::Tensor& tensor) {
   return elements * static_cast<int64_t>(tensor.element_size());
 }
 
-at::Tensor with_rows(const at::Tensor& like, int64_t rows, at::ScalarType dtype) {
+at::Tensor with_rows(const at::Tensor& like, int64_t rows,
+                     std::optional<at::ScalarType> dtype = std::nullopt) {
   std::vector<int64_t> shape = like.sizes().vec();
   shape.at(0) = rows;
-  return at::empty(shape, like.options().dtype(dtype).requires_grad(false));
-}
-at::Tensor with_rows(const at::Tensor& like, int64_t rows) {
-  return with_rows(like, rows, like.scalar_type());
+  return at::empty(shape, like.options().dtype(dtype.value_or(like.scalar_type())).requires_grad(false));
 }
 
 void check_tensor(const Group& group, const char* collective, const at::Tensor& tensor) {

@@ -18,16 +18,9 @@ namespace {
 
 std::vector<ResolvedAddress> addresses_of(const std::string& host, int port, Deadline deadline) {
   // The system asks a silent name server for half a minute.
-  const auto found = within(deadline, [host, port]() -> std::pair<std::vector<ResolvedAddress>, std::string> {
-    try {
-      return {resolve(host, port), ""};
-    } catch (const UnknownHost& error) {
-      return {{}, error.what()};
-    }
-  });
+  const auto found = within(deadline, [host, port] { return resolve(host, port); });
   if (!found) throw DeadlinePassed(cat("the name ", host, " was not looked up in time"));
-  if (found->first.empty()) throw UnknownHost(found->second);
-  return found->first;
+  return *found;
 }
 
 // Waits until the socket has news; throws DeadlinePassed.

@@ -43,7 +43,7 @@ class Connection {
 
 // Runs `work` on a new thread. Returns nullopt if `work` has not ended by the deadline; its thread is then
 // left running, because a library without deadlines may wait forever. `work` must own everything that it
-// uses.
+// uses. Throws what `work` throws.
 template <typename Work>
 auto within(Deadline deadline, Work work) -> std::optional<decltype(work())> {
   std::packaged_task<decltype(work())()> task(std::move(work));

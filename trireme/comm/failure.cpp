@@ -1,7 +1,9 @@
 #include "trireme/comm/failure.h"
 
 #include <algorithm>
-#include <iomanip>
+
+#include "trireme/base/joined.h"
+#include "trireme/base/sizes.h"
 
 namespace trireme {
 namespace {
@@ -22,20 +24,15 @@ std::string in_one_line(std::string text) {
 }  // namespace
 
 void throw_comm_error(const FailureContext& context, double waited_seconds, const std::string& reason) {
-  std::ostringstream message;
-  message << std::fixed << std::setprecision(1) << context.action << " failed on rank " << context.world_rank
-          << " after " << waited_seconds << " s (timeout "
-          << std::chrono::duration<double>(context.timeout).count() << " s)";
+  const double timeout_seconds = std::chrono::duration<double>(context.timeout).count();
   const std::string progress =
       context.activity == nullptr ? std::string() : describe_progress(context.activity->state());
-  if (!progress.empty()) message << " in " << progress;
-  message << ": " << in_one_line(reason);
-  if (!context.world_ranks.empty()) message << ". Ranks taking part:";
-  for (size_t i = 0; i < context.world_ranks.size(); ++i)
-    message << (i == 0 ? " " : ", ") << context.world_ranks[i];
-  message << ". "
-          << (context.advice.empty() ? "Look at the output of the ranks that ended first" : context.advice);
-  throw CommError(message.str());
+  throw CommError(
+      cat(context.action, " failed on rank ", context.world_rank, " after ", format_fixed(waited_seconds, 1),
+          " s (timeout ", format_fixed(timeout_seconds, 1), " s)", progress.empty() ? "" : " in ", progress,
+          ": ", in_one_line(reason),
+          context.world_ranks.empty() ? "" : ". Ranks taking part: ", joined(context.world_ranks), ". ",
+          context.advice.empty() ? "Look at the output of the ranks that ended first" : context.advice));
 }
 
 }  // namespace trireme

@@ -20,7 +20,6 @@
 #include "trireme/comm/post_board_backend.h"
 #include "trireme/comm/process_post_board.h"
 #include "trireme/comm/run_store.h"
-#include "trireme/comm/tell_everyone.h"
 #include "trireme/comm/world.h"
 #include "trireme/device/gpu_identity.h"
 
@@ -136,6 +135,24 @@ void check_backend(const JoinOptions& options) {
     throw ConfigError(
         cat("--ddp_backend ", name_of(options.backend), " with --device ",
             on_gpu ? "cuda: ranks on GPUs exchange by nccl" : "cpu: expected auto, memory or gloo"));
+}
+
+// Every rank's `of_rank`, by rank: before there are groups. Collective, with a key that was not used before.
+// Rank 0 reads all messages and writes them as one list, so the store answers few requests per rank.
+std::vector<Json> tell_everyone(c10d::Store& store, const RankIdentity& identity, const std::string& key,
+                                const Json& of_rank) {
+  const auto take = [&](const std::string& from) {
+    return parse_json(store.get_to_str(from), cat("the store's ", from));
+  };
+  const std::string all = key + "/all";
+  if (identity.rank != 0) {
+    store.set(cat(key, "/", identity.rank), of_rank.dump());
+    return take(all).get<std::vector<Json>>();
+  }
+  std::vector<Json> of_ranks{of_rank};
+  for (int peer = 1; peer < identity.size; ++peer) of_ranks.push_back(take(cat(key, "/", peer)));
+  store.set(all, Json(of_ranks).dump());
+  return of_ranks;
 }
 
 // Throws ConfigError unless each rank has a separate GPU, or none has a GPU.

@@ -32,8 +32,7 @@ void ThreadMeeting::wait_for_all(int rank, std::chrono::steady_clock::time_point
   if (!failure_.empty()) throw std::runtime_error(failure_);
   const int64_t round = round_;
   has_arrived_[rank] = 1;
-  if (++arrived_ == static_cast<int>(has_arrived_.size())) {
-    arrived_ = 0;
+  if (!contains(has_arrived_, 0)) {
     std::fill(has_arrived_.begin(), has_arrived_.end(), 0);
     ++round_;
     changed_.notify_all();

@@ -35,7 +35,6 @@ class ThreadMeeting {
   std::condition_variable changed_;
   std::vector<Posted> posts_;
   std::vector<char> has_arrived_;  // which ranks have arrived at the current wait
-  int arrived_ = 0;
   int64_t round_ = 0;
   std::string failure_;
 };
