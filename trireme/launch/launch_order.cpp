@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <csignal>
 #include <cstdlib>
 #include <optional>
@@ -13,6 +12,7 @@
 
 #include "trireme/base/contains.h"
 #include "trireme/base/error.h"
+#include "trireme/base/parse_whole.h"
 #include "trireme/base/poll_until.h"
 #include "trireme/base/stop_request.h"
 
@@ -53,9 +53,8 @@ class StdinLines {
 
 // The signal of a "stop SIGNAL" line; SIGTERM where it names no stop signal.
 int signal_of(std::string_view line) {
-  int signal = 0;
   line.remove_prefix(std::string_view(kStopWord).size());
-  std::from_chars(line.data(), line.data() + line.size(), signal);
+  const int signal = parse_whole<int>(line).value_or(0);
   return contains(kStopSignals, signal) ? signal : SIGTERM;
 }
 

@@ -39,7 +39,7 @@ inline constexpr const char* kRoleOfOtherMachine = "other machine";
 class LauncherLink {
  public:
   explicit LauncherLink(int descriptor);  // a connected socket; closed with the object
-  // Connects to one of its addresses, each within 5 s. Throws CommError, UnknownHost.
+  // Connects to one of its addresses, each within some seconds. Throws CommError, UnknownHost.
   static LauncherLink connect(const std::string& host, int port);
 
   int descriptor() const { return descriptor_.get(); }  // -1 when it was lost
