@@ -2,13 +2,9 @@
 
 #include <thread>
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "trireme/base/error.h"
-
 #include "tests/support/byte_units.h"
-#include "tests/support/error_message.h"
 
 namespace trireme {
 namespace {
@@ -75,15 +71,6 @@ TEST_F(CpuCachingAllocator, serves_threads_that_free_each_others_blocks) {
     });
   for (auto& thread : threads) thread.join();
   for (int slot = 0; slot < 64; ++slot) EXPECT_EQ(tensors[slot].max().item<int>(), slot / 16);
-}
-
-TEST_F(CpuCachingAllocator, past_its_limit_says_what_the_limit_is_and_what_sets_it) {
-  limit_host_memory(host_memory_counts().in_use_bytes + 8 * kMiB);
-  const std::string message = testing::message_of<ConfigError>([] { at::empty({9 * kMiB}, at::kByte); });
-  limit_host_memory(0);
-  EXPECT_THAT(message, ::testing::HasSubstr("out of host memory: asked for 9.0 MiB"));
-  EXPECT_THAT(message, ::testing::HasSubstr("Tensors of this process may hold "));
-  EXPECT_THAT(message, ::testing::HasSubstr("--host_memory_limit"));
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <limits>
 #include <string_view>
 
 #include "trireme/base/error.h"
@@ -19,22 +18,14 @@ int64_t parse_count(const std::string& text, const std::string& what) {
   const char* end = text.data() + text.size();
   const auto [rest, code] = std::from_chars(text.data(), end, value);
   if (code == std::errc::result_out_of_range) return fail("is too large");
-  if (code != std::errc() || rest == text.data()) return fail("is not a whole number");
+  if (code != std::errc() || end - rest > 1) return fail("is not a whole number");
   if (rest == end) return value;
-  if (rest + 1 != end) return fail("is not a whole number");
-  if (*rest == 'b' || *rest == 'B') {
-    constexpr int64_t kBillion = 1'000'000'000;
-    if (value > std::numeric_limits<int64_t>::max() / kBillion ||
-        value < std::numeric_limits<int64_t>::min() / kBillion)
-      return fail("is too large");
-    return value * kBillion;
-  }
+  const bool billions = *rest == 'b' || *rest == 'B';
   const size_t unit = std::string_view("kKmMgGtT").find(*rest);
-  if (unit == std::string_view::npos) return fail("is not a whole number");
-  const size_t shift = 10 * (unit / 2 + 1);
-  const int64_t most = std::numeric_limits<int64_t>::max() >> shift;
-  if (value > most || value < -most) return fail("is too large");
-  return value * (int64_t{1} << shift);
+  if (!billions && unit == std::string_view::npos) return fail("is not a whole number");
+  const int64_t factor = billions ? 1'000'000'000 : int64_t{1} << (10 * (unit / 2 + 1));
+  if (__builtin_mul_overflow(value, factor, &value)) return fail("is too large");
+  return value;
 }
 
 std::string format_bytes(int64_t bytes) {
@@ -45,9 +36,7 @@ std::string format_bytes(int64_t bytes) {
     value /= 1024;
     ++unit;
   }
-  char text[64];
-  std::snprintf(text, sizeof(text), unit == 0 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
-  return text;
+  return cat(format_fixed(value, unit == 0 ? 0 : 1), " ", kUnits[unit]);
 }
 
 std::string format_count(int64_t count) {

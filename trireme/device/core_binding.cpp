@@ -1,7 +1,6 @@
 #include "trireme/device/core_binding.h"
 
 #include <algorithm>
-#include <charconv>
 #include <fstream>
 #include <optional>
 #include <sched.h>
@@ -11,6 +10,8 @@
 #include "trireme/base/cpu_cores.h"
 #include "trireme/base/error.h"
 #include "trireme/base/lower_case.h"
+#include "trireme/base/parse_whole.h"
+#include "trireme/base/split.h"
 
 namespace trireme {
 namespace {
@@ -76,17 +77,12 @@ bool bind_to_share_of_cores(int local_rank, int local_size, int threads) {
 
 std::vector<int> processors_of_list(std::string_view list) {
   std::vector<int> processors;
-  const char *next = list.data(), *const end = next + list.size();
-  while (next != end) {
-    int first = 0, last = 0;
-    auto read = std::from_chars(next, end, first);
-    if (read.ec != std::errc{}) return {};
-    last = first;
-    if (read.ptr != end && *read.ptr == '-') read = std::from_chars(read.ptr + 1, end, last);
-    if (read.ec != std::errc{} || first < 0 || last < first || last >= CPU_SETSIZE) return {};
-    for (int number = first; number <= last; ++number) processors.push_back(number);
-    if (read.ptr != end && *read.ptr != ',') return {};
-    next = read.ptr == end ? end : read.ptr + 1;
+  for (const std::string& range : split(std::string(list), ',')) {
+    const size_t dash = range.find('-');
+    const auto first = parse_whole<int>(range.substr(0, dash));
+    const auto last = dash == std::string::npos ? first : parse_whole<int>(range.substr(dash + 1));
+    if (!first || !last || *last < *first || *last >= CPU_SETSIZE) return {};
+    for (int number = *first; number <= *last; ++number) processors.push_back(number);
   }
   return processors;
 }
