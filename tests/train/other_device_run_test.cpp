@@ -2,6 +2,7 @@
 // test. Without a GPU that is the guarded device, which ends or refuses whatever looks for a tensor on the
 // wrong device.
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include <ATen/record_function.h>
@@ -61,10 +62,12 @@ class CommandsOnAnotherDevice : public ::testing::Test {
   void SetUp() override { skip_without_device(); }
 };
 
-// The copies between host and device for which this thread waits, while it lives; one at a time on a thread.
+// The copies between host and device for which this thread waits, while it lives; one at a time on a thread. Of
+// tensors of one dtype, if it is given.
 class CopiesSeen {
  public:
-  explicit CopiesSeen(RankActivity& activity) : activity_(activity) {
+  explicit CopiesSeen(RankActivity& activity, std::optional<at::ScalarType> dtype = std::nullopt)
+      : activity_(activity), dtype_(dtype) {
     now_ = this;
     handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback([](const at::RecordFunction& function) {
                                            if (std::string_view(function.name()) == "aten::copy_")
@@ -86,11 +89,13 @@ class CopiesSeen {
   void see(c10::ArrayRef<const c10::IValue> inputs) {
     const at::Tensor &to = inputs[0].toTensor(), &from = inputs[1].toTensor();
     if (to.is_cpu() == from.is_cpu() || inputs[2].toBool()) return;
+    if (from.scalar_type() != dtype_.value_or(from.scalar_type())) return;
     ++(activity_.state().waiting ? told_ : to.is_cpu() ? untold_from_device_ : untold_to_device_);
   }
 
   inline static thread_local CopiesSeen* now_ = nullptr;
   RankActivity& activity_;
+  const std::optional<at::ScalarType> dtype_;
   at::CallbackHandle handle_{};
   int64_t told_ = 0, untold_from_device_ = 0, untold_to_device_ = 0;
 };
@@ -173,6 +178,38 @@ INSTANTIATE_TEST_SUITE_P(
                           .parameters = Offload::disk,
                           .optimizer_and_activations = Offload::disk,
                           .precision = Precision::fp16}));
+
+// What each has read goes to the device behind the exchange of what they read before.
+TEST_F(CommandsOnAnotherDevice, loading_tells_that_it_waits_where_ranks_exchange_what_they_read) {
+  const TinyRun run;
+  EngineOptions options;
+  set(options, {.ranks = 2, .ulysses = 2}, {});
+  run_ranks_as_threads(2, [&](World& world) {
+    const CopiesSeen copies(world.activity());
+    assemble(world, run.model(), options);
+    EXPECT_EQ(copies.untold_to_device(), 0);
+    EXPECT_EQ(copies.untold_from_device(), 0);
+    EXPECT_GT(copies.told(), 0);
+  });
+}
+
+// Tokens, targets and positions are int64; they go to the device behind the exchanges of the micro-batch before.
+TEST_F(CommandsOnAnotherDevice, passes_tell_that_they_wait_for_their_tokens_copies) {
+  const TinyRun run;
+  EngineOptions options;
+  set(options, {.ranks = 2, .ulysses = 2}, {});
+  run_ranks_as_threads(2, [&](World& world) {
+    const auto engine = assemble(world, run.model(), options);
+    StepBatches batches;
+    for (const uint64_t seed : {0, 1})
+      batches.push_back(testing::slice_of_batch(1, 16, engine->config().vocab_size, seed, 2, world.rank()));
+    const CopiesSeen copies(world.activity(), at::kLong);
+    engine->train_step(batches, 1e-3);
+    engine->evaluate(batches.front());
+    EXPECT_EQ(copies.untold_to_device(), 0);
+    EXPECT_GT(copies.told(), 0);
+  });
+}
 
 TEST_F(CommandsOnAnotherDevice, verify_passes_on_hugging_faces_numbers) {
   const std::filesystem::path model = testing::source_folder() / "tests/parity/fixtures/llama";

@@ -12,9 +12,9 @@
 #include "trireme/base/sequence_layout.h"
 #include "trireme/base/sum_of.h"
 #include "trireme/comm/agreement.h"
-#include "trireme/comm/collectives.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/model/finite_values.h"
+#include "trireme/shard/masters.h"
 
 namespace trireme {
 namespace {
@@ -68,7 +68,11 @@ class WeightLoader {
           refuse_weight(*piece.stored, *piece.spec, piece.own_begin + *found, own[*found].item<double>());
         });
       if (checks_as_it_copies) continue;
-      to.set(gathered ? all_gather(loading_.all, own.to(loading_.device), piece.of_ranks) : own);
+      if (gathered) own = gather_parts(loading_.all, own, piece.of_ranks, loading_.device);
+      // Masters on the host of a GPU: the copy waits for the gather, and so for other ranks.
+      std::optional<ActivityWait> wait;
+      if (gathered) wait.emplace(loading_.all.activity());
+      to.set(own);
     }
   }
 

@@ -90,6 +90,15 @@ std::vector<std::shared_ptr<const SequenceMask>> ModelExecutor::masks_of(const T
   return masks;
 }
 
+// A copy from pageable memory waits for the work that the device was given before it: also for exchanges, and so for
+// other ranks. So all copies come first.
+void ModelExecutor::bring(const TokenBatch& batch, Pass& pass) const {
+  const ActivityWait wait(activity_);
+  pass.context = context_of(batch, pass.across);
+  pass.embedded = {batch.tokens.to(settings_.device).flatten(), pass.context.positions};
+  pass.targets = batch.targets.to(settings_.device).flatten().contiguous();
+}
+
 SequenceContext ModelExecutor::context_of(const TokenBatch& batch, AcrossLayers& across) const {
   SequenceContext context;
   context.across = &across;
@@ -181,24 +190,24 @@ void ModelExecutor::release_head(Pass& pass) const {
   if (layout_.tied) pass.order.release(kEmbeddingUnit);
 }
 
-at::Tensor ModelExecutor::embed(const EmbeddedTokens& embedded, Pass& pass) {
+at::Tensor ModelExecutor::embed(Pass& pass) {
   const MemoryScope scope(MemoryCategory::activations);
-  const int64_t tokens = embedded.tokens.size(0);
+  const int64_t tokens = pass.embedded.tokens.size(0);
   at::Tensor x;
   {
     const UnitWeights weights = gather(kEmbeddingUnit, pass);
     x = at::empty({tokens, config_.hidden_size}, weights[kWords].options().dtype(settings_.storage));
     const MemoryScope tiles(MemoryCategory::tiles);
     for_tiles(tokens, settings_.logits_tile_tokens, [&](int64_t begin, int64_t count) {
-      embedding_->forward(weights, embedded.rows(begin, count), x.narrow(0, begin, count));
+      embedding_->forward(weights, pass.embedded.rows(begin, count), x.narrow(0, begin, count));
     });
   }
   pass.order.release(kEmbeddingUnit);
-  if (layer_inputs_) make_layer_inputs(embedded, x, pass);
+  if (layer_inputs_) make_layer_inputs(x, pass);
   return x;
 }
 
-void ModelExecutor::make_layer_inputs(const EmbeddedTokens& embedded, const at::Tensor& x, Pass& pass) {
+void ModelExecutor::make_layer_inputs(const at::Tensor& x, Pass& pass) {
   AcrossLayers& across = pass.across;
   const int unit = kLayerInputsUnit;
   const int64_t tokens = x.size(0);
@@ -207,7 +216,7 @@ void ModelExecutor::make_layer_inputs(const EmbeddedTokens& embedded, const at::
   {
     const MemoryScope tiles(MemoryCategory::tiles);
     for_tiles(tokens, settings_.logits_tile_tokens, [&](int64_t begin, int64_t count) {
-      layer_inputs_->forward(weights, embedded.tokens.narrow(0, begin, count), x.narrow(0, begin, count),
+      layer_inputs_->forward(weights, pass.embedded.tokens.narrow(0, begin, count), x.narrow(0, begin, count),
                              across.inputs_LRP.narrow(1, begin, count));
     });
   }
@@ -219,8 +228,8 @@ at::Tensor ModelExecutor::forward(
     const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits) {
   check(batch);
   Pass pass{UnitOrder(parameters_, forward_order(config_.num_hidden_layers, end_units_))};
-  pass.context = context_of(batch, pass.across);
-  at::Tensor x = embed({batch.tokens.to(settings_.device).flatten(), pass.context.positions}, pass);
+  bring(batch, pass);
+  at::Tensor x = embed(pass);
   for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
     activity_.set_layer(layer, PassDirection::forward);
     const int unit = layout_.layer_unit(layer);
@@ -229,19 +238,17 @@ at::Tensor ModelExecutor::forward(
   }
   activity_.leave_layers();
   const UnitWeights weights = gather_head(pass);
-  const at::Tensor targets = batch.targets.to(settings_.device).flatten().contiguous();
   at::Tensor loss;
   {
     const MemoryScope scope(MemoryCategory::tiles);
-    loss = head_->loss(weights, settings_.logits_tile_tokens, x, targets, on_logits);
+    loss = head_->loss(weights, settings_.logits_tile_tokens, x, pass.targets, on_logits);
     count_as(loss, MemoryCategory::other);
   }
   release_head(pass);
   return loss.view(batch.tokens.sizes());
 }
 
-void ModelExecutor::add_layer_inputs_gradient(const EmbeddedTokens& embedded, const at::Tensor& dx,
-                                              Pass& pass) {
+void ModelExecutor::add_layer_inputs_gradient(const at::Tensor& dx, Pass& pass) {
   AcrossLayers& across = pass.across;
   const int unit = kLayerInputsUnit;
   {
@@ -250,7 +257,7 @@ void ModelExecutor::add_layer_inputs_gradient(const EmbeddedTokens& embedded, co
     const MemoryScope scope(MemoryCategory::tiles);
     for_tiles(dx.size(0), settings_.logits_tile_tokens, [&](int64_t begin, int64_t count) {
       const auto rows = [&](const at::Tensor& whole) { return whole.narrow(0, begin, count); };
-      layer_inputs_->backward(weights, sums, rows(embedded.tokens), rows(across.x_RM),
+      layer_inputs_->backward(weights, sums, rows(pass.embedded.tokens), rows(across.x_RM),
                               across.inputs_LRP.narrow(1, begin, count), rows(dx));
     });
     sums.finish();
@@ -260,21 +267,21 @@ void ModelExecutor::add_layer_inputs_gradient(const EmbeddedTokens& embedded, co
   close(unit, pass);
 }
 
-void ModelExecutor::add_embedding_gradient(const EmbeddedTokens& embedded, const at::Tensor& dx, Pass& pass) {
+void ModelExecutor::add_embedding_gradient(const at::Tensor& dx, Pass& pass) {
   const bool reads = layout_.embedding_read_backward;
   const UnitWeights weights = reads ? gather(kEmbeddingUnit, pass) : UnitWeights();
   UnitGradients sums = open(kEmbeddingUnit, pass);
   {
     const MemoryScope scope(MemoryCategory::tiles);
     for_tiles(dx.size(0), settings_.logits_tile_tokens, [&](int64_t begin, int64_t count) {
-      embedding_->backward(weights, sums, embedded.rows(begin, count), dx.narrow(0, begin, count));
+      embedding_->backward(weights, sums, pass.embedded.rows(begin, count), dx.narrow(0, begin, count));
     });
   }
   sums.finish();
   if (reads) pass.order.release(kEmbeddingUnit);
 }
 
-at::Tensor ModelExecutor::head_backward(const at::Tensor& targets, double scale, at::Tensor& x, Pass& pass) {
+at::Tensor ModelExecutor::head_backward(double scale, at::Tensor& x, Pass& pass) {
   const UnitWeights weights = gather_head(pass);
   UnitGradients head_gradients = open(layout_.head_unit(), pass);
   std::optional<UnitGradients> embedding_gradients;
@@ -285,7 +292,8 @@ at::Tensor ModelExecutor::head_backward(const at::Tensor& targets, double scale,
   at::Tensor loss;
   {
     const MemoryScope scope(MemoryCategory::tiles);
-    loss = head_->loss_and_gradient(weights, settings_.logits_tile_tokens, x, targets, scale, head_gradients);
+    loss = head_->loss_and_gradient(weights, settings_.logits_tile_tokens, x, pass.targets, scale,
+                                    head_gradients);
     count_as(loss, MemoryCategory::other);
   }
   if (embedding_gradients) {
@@ -328,11 +336,8 @@ at::Tensor ModelExecutor::forward_backward(const TokenBatch& batch, double scale
                                            ActivationStore& activations) {
   const RecomputePlan& plan = layers_.plan();
   Pass pass{UnitOrder(parameters_, training_order(plan, end_units_)), &gradients, &activations};
-  pass.context = context_of(batch, pass.across);
-  // Both now: a copy from pageable memory waits for the work that was given before it.
-  const EmbeddedTokens embedded{batch.tokens.to(settings_.device).flatten(), pass.context.positions};
-  const at::Tensor targets = batch.targets.to(settings_.device).flatten().contiguous();
-  at::Tensor x = embed(embedded, pass);
+  bring(batch, pass);
+  at::Tensor x = embed(pass);
   if (layer_inputs_ && !layout_.adapted()) pass.across.x_RM = x;
   for (int64_t layer = 0; layer < plan.layers; ++layer) {
     activity_.set_layer(layer, PassDirection::forward);
@@ -344,7 +349,7 @@ at::Tensor ModelExecutor::forward_backward(const TokenBatch& batch, double scale
   }
 
   activity_.leave_layers();
-  const at::Tensor loss = head_backward(targets, scale, x, pass);
+  const at::Tensor loss = head_backward(scale, x, pass);
   close(layout_.head_unit(), pass);
   at::Tensor dx = std::move(x);
   for (int64_t end = plan.layers; end > 0;) {
@@ -355,8 +360,8 @@ at::Tensor ModelExecutor::forward_backward(const TokenBatch& batch, double scale
 
   activity_.leave_layers();
   // A tied matrix is open since the head; it closes here, after its second use.
-  if (layer_inputs_ && !layout_.adapted()) add_layer_inputs_gradient(embedded, dx, pass);
-  if (layout_.trained_unit(kEmbeddingUnit)) add_embedding_gradient(embedded, dx, pass);
+  if (layer_inputs_ && !layout_.adapted()) add_layer_inputs_gradient(dx, pass);
+  if (layout_.trained_unit(kEmbeddingUnit)) add_embedding_gradient(dx, pass);
   close(kEmbeddingUnit, pass);
   return loss.sum(at::kDouble);
 }

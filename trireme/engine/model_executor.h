@@ -68,23 +68,27 @@ class ModelExecutor {
     ActivationStore* activations = nullptr;
     AcrossLayers across = {};
     SequenceContext context = {};
+    EmbeddedTokens embedded = {};
+    at::Tensor targets = {};  // [B * s] int64
   };
 
+  // What the pass reads of the batch, on the device.
+  void bring(const TokenBatch& batch, Pass& pass) const;
   SequenceContext context_of(const TokenBatch& batch, AcrossLayers& across) const;
   std::vector<RotaryTable> rotary_of(const TokenBatch& batch, const at::Tensor& positions) const;
   RotaryTable rotary_table(const RopeConfig& rope, int64_t head_dim, const TokenBatch& batch,
                            const at::Tensor& positions) const;
   std::vector<std::shared_ptr<const SequenceMask>> masks_of(const TokenBatch& batch) const;
   // x; and of models that have them what layers are told beside it.
-  at::Tensor embed(const EmbeddedTokens& embedded, Pass& pass);
-  void make_layer_inputs(const EmbeddedTokens& embedded, const at::Tensor& x, Pass& pass);
+  at::Tensor embed(Pass& pass);
+  void make_layer_inputs(const at::Tensor& x, Pass& pass);
   // Loss of each token; x becomes d(x).
-  at::Tensor head_backward(const at::Tensor& targets, double scale, at::Tensor& x, Pass& pass);
+  at::Tensor head_backward(double scale, at::Tensor& x, Pass& pass);
   // Back through layers [begin, end), one group of the plan: d(output) of the last -> d(input) of the first.
   at::Tensor group_backward(int64_t begin, int64_t end, at::Tensor dx, Pass& pass);
   // Added to dx too; what layers were told is freed.
-  void add_layer_inputs_gradient(const EmbeddedTokens& embedded, const at::Tensor& dx, Pass& pass);
-  void add_embedding_gradient(const EmbeddedTokens& embedded, const at::Tensor& dx, Pass& pass);
+  void add_layer_inputs_gradient(const at::Tensor& dx, Pass& pass);
+  void add_embedding_gradient(const at::Tensor& dx, Pass& pass);
   UnitGradients open(int unit, Pass& pass) const;
   void close(int unit, Pass& pass) const;
   // A unit's values, with its adapters, until it is released.

@@ -52,14 +52,18 @@ MasterShare open_share(const at::Tensor& values, const at::Tensor& stored,
   return {stored, {}, at::zeros(values.sizes(), stored.options().dtype(values.scalar_type()))};
 }
 
-at::Tensor gather_shares(Group& group, const at::Tensor& share, bool sharded, at::Device device) {
-  if (!sharded) return share;
+at::Tensor gather_parts(Group& group, const at::Tensor& part, std::span<const int64_t> of_ranks,
+                        at::Device device) {
   // Backends take tensors of the run's device. A copy there waits for the gather before.
   const at::Tensor here = [&] {
     const ActivityWait wait(group.activity());
-    return share.to(device).contiguous();
+    return part.to(device).contiguous();
   }();
-  return all_gather(group, here, equal_shares(share.size(0), group.size()));
+  return all_gather(group, here, of_ranks);
+}
+
+at::Tensor gather_shares(Group& group, const at::Tensor& share, bool sharded, at::Device device) {
+  return sharded ? gather_parts(group, share, equal_shares(share.size(0), group.size()), device) : share;
 }
 
 }  // namespace trireme

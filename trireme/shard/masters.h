@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "trireme/shard/master_share.h"
@@ -28,7 +29,10 @@ bool splits_masters(const ParameterSettings& settings);
 // result is memory beside them, and the caller copies.
 MasterShare open_share(const at::Tensor& values, const at::Tensor& stored, const ParameterSettings& settings);
 
-// Where `sharded`, joins the shares of all ranks; else returns `share`. Collective.
+// Joins on `device` what each rank has of a flat tensor, `of_ranks` elements each. Collective.
+at::Tensor gather_parts(Group& group, const at::Tensor& part, std::span<const int64_t> of_ranks,
+                        at::Device device);
+// The same of equal shares; where not `sharded`, returns `share`.
 at::Tensor gather_shares(Group& group, const at::Tensor& share, bool sharded, at::Device device);
 
 }  // namespace trireme
