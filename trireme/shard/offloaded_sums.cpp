@@ -27,8 +27,8 @@ OffloadedSums::~OffloadedSums() {
 void OffloadedSums::clear() {
   leaving_.let_go();
   for (Sum& sum : sums_) {
-    // Left by a step that ended early.
-    if (std::exchange(sum.coming, at::Tensor()).defined()) CopyStream::host_waits(sum.copied);
+    if (sum.coming.defined()) CopyStream::host_waits(sum.copied);  // left by a step that ended early
+    sum.coming = at::Tensor();
     sum.put = false;
   }
 }
