@@ -10,18 +10,6 @@
 #include "trireme/forecast/memory_options.h"
 
 namespace trireme {
-namespace {
-
-// Of the fuller one of its two memories.
-double fullness(const MemoryFit& fit) {
-  const auto share = [](int64_t expected_bytes, int64_t budget_bytes) {
-    return static_cast<double>(expected_bytes) / static_cast<double>(std::max<int64_t>(1, budget_bytes));
-  };
-  return std::max(share(fit.expected_bytes, fit.budget_bytes),
-                  share(fit.expected_host_bytes, fit.host_budget_bytes));
-}
-
-}  // namespace
 
 std::optional<FitOfRanks> agree_on_memory_fit(Group& all, const std::optional<RankBudget>& budget,
                                               ForecastInputs& inputs, const EngineOptions& options) {
@@ -34,7 +22,7 @@ std::optional<FitOfRanks> agree_on_memory_fit(Group& all, const std::optional<Ra
   const std::vector<FitOfRanks> of_ranks = agreement.gather_one(
       FitOfRanks{{forecast.peak_total_bytes, budget->device_bytes, forecast.host.total(), budget->host_bytes},
                  planned.resident_layers});
-  FitOfRanks fit = *std::ranges::max_element(of_ranks, {}, fullness);
+  FitOfRanks fit = *std::ranges::max_element(of_ranks, {}, &MemoryFit::fullness);
   fit.most_resident_layers = std::ranges::max(of_ranks, {}, &FitOfRanks::resident_layers).resident_layers;
   return fit;
 }

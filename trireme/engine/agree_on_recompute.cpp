@@ -7,16 +7,6 @@
 #include "trireme/comm/agreement.h"
 
 namespace trireme {
-namespace {
-
-// Of one plan on two ranks, the one that is told: that does not fit, then the fuller memory.
-bool has_less_room(const MemoryFit& a, const MemoryFit& b) {
-  if (a.fits() != b.fits()) return b.fits();
-  return static_cast<double>(a.expected_bytes) * static_cast<double>(b.budget_bytes) >
-         static_cast<double>(b.expected_bytes) * static_cast<double>(a.budget_bytes);
-}
-
-}  // namespace
 
 std::optional<RecomputeChoice> agree_on_recompute(Group& all, const std::optional<RankBudget>& budget,
                                                   const ForecastInputs& inputs, EngineOptions& options) {
@@ -43,7 +33,7 @@ std::optional<RecomputeChoice> agree_on_recompute(Group& all, const std::optiona
       choice_of_rung(planned, ladder, rung, budget->device_bytes, budget->host_bytes);
   plan = of_rank.plan;
   const std::vector<MemoryFit> of_ranks = agreement.gather_one<MemoryFit>(of_rank);
-  return RecomputeChoice{*std::ranges::min_element(of_ranks, has_less_room), rung, plan};
+  return RecomputeChoice{*std::ranges::max_element(of_ranks, {}, &MemoryFit::fullness), rung, plan};
 }
 
 }  // namespace trireme

@@ -17,6 +17,13 @@ struct MemoryFit {
   static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
   bool fits_host() const { return expected_host_bytes <= host_budget_bytes; }
   bool fits() const { return expected_bytes <= budget_bytes && fits_host(); }
+  // What is taken of the budget, of the fuller one of both memories; above 1 where it does not fit.
+  double fullness() const {
+    const auto share = [](int64_t expected, int64_t budget) {
+      return static_cast<double>(expected) / static_cast<double>(std::max<int64_t>(1, budget));
+    };
+    return std::max(share(expected_bytes, budget_bytes), share(expected_host_bytes, host_budget_bytes));
+  }
   // Of both memories together.
   int64_t bytes_over() const {
     return std::max<int64_t>(0, expected_bytes - budget_bytes) +
