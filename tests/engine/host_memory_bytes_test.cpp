@@ -5,15 +5,21 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/sum_of.h"
+#include "trireme/comm/mesh.h"
+#include "trireme/comm/thread_world.h"
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/engine/make_forecast_inputs.h"
+#include "trireme/engine/unit_order.h"
 #include "trireme/forecast/memory_forecast.h"
 #include "trireme/forecast/memory_options.h"
+#include "trireme/forecast/sequence_ranks.h"
 #include "trireme/forecast/store_bytes.h"
 #include "trireme/memory/make_activation_store.h"
 
+#include "tests/support/change_master.h"
 #include "tests/support/pinned_ranges.h"
+#include "tests/support/temporary_folder.h"
 
 namespace trireme {
 namespace {
@@ -142,33 +148,85 @@ TEST(HostMemoryBytes, are_the_shares_of_parameters_that_left_the_gpu) {
   EXPECT_GE(after.peak[parameters], inputs.model.unit_elements[1] * 4);
 }
 
-// The layers' tensors go through the real store; a CPU takes the GPU's offload.
+// The layers' tensors go through the real store; a CPU takes the GPU's offload. Of a disk's the host holds those that
+// are read, uploaded and taken.
 TEST(HostMemoryBytes, are_the_pinned_memory_of_the_activations_that_left_the_gpu) {
   install_cpu_caching_allocator();
-  for (const int64_t every : {1, 2})
-    for (const int64_t resident : {2, 3, 5}) {
-      SCOPED_TRACE(::testing::Message() << "every " << every << " layers, " << resident << " stay");
-      ForecastInputs inputs = gpu_inputs();
-      inputs.offload.activations = Offload::cpu;
-      inputs.resident_layers = resident;
-      if (every > 1) inputs.recompute = {Recompute::full, every, 1, kLayers};
-      const auto ranges = std::make_shared<testing::PinnedRanges>();
-      const auto store = make_offloaded_activations(
-          kLayers,
-          make_host_spans(kLayers, at::kCPU, std::make_shared<PinnedPool>(testing::pinning_of(ranges)),
-                          make_copy_stream(at::kCPU)),
-          {.resident_layers = resident});
-      for (int64_t layer = 0; layer < kLayers; ++layer) {
-        const at::Tensor x = at::empty({kTokens, kHidden});
-        if (every == 1)
-          store->put(layer, {x, at::empty({kTokens, kHeads, kWidth}), at::empty({kHeads, kTokens})});
-        else
-          store->put(layer, layer % every == 0 ? Saved{x} : Saved{});
+  const testing::TemporaryFolder folder;
+  SpillFile file(folder.path(), 0);
+  for (const Offload offload : {Offload::cpu, Offload::disk})
+    for (const int64_t every : {1, 2})
+      for (const int64_t resident : {2, 3, 5}) {
+        SCOPED_TRACE(::testing::Message()
+                     << name_of(offload) << ", every " << every << " layers, " << resident << " stay");
+        ForecastInputs inputs = gpu_inputs();
+        inputs.offload.activations = offload;
+        inputs.resident_layers = resident;
+        if (every > 1) inputs.recompute = {Recompute::full, every, 1, kLayers};
+        const auto ranges = std::make_shared<testing::PinnedRanges>();
+        const auto pool = std::make_shared<PinnedPool>(testing::pinning_of(ranges));
+        ResidentLayers layers{.resident_layers = resident};
+        std::unique_ptr<SpanStorage> behind;
+        if (offload == Offload::disk) {
+          behind = make_disk_spans(kLayers, file, pool);
+          layers.ahead_layers = kAheadFromDiskToGpu_layers;
+        }
+        const auto store = make_offloaded_activations(
+            kLayers, make_host_spans(kLayers, at::kCPU, pool, make_copy_stream(at::kCPU), std::move(behind)),
+            layers);
+        for (int64_t layer = 0; layer < kLayers; ++layer) {
+          const at::Tensor x = at::empty({kTokens, kHidden});
+          if (every == 1)
+            store->put(layer, {x, at::empty({kTokens, kHeads, kWidth}), at::empty({kHeads, kTokens})});
+          else
+            store->put(layer, layer % every == 0 ? Saved{x} : Saved{});
+        }
+        for (int64_t layer = kLayers - 1; layer >= 0; --layer) store->take(layer);
+        // The pool keeps the most that was in use.
+        const int64_t formula = host_memory_bytes(inputs)[activations];
+        EXPECT_LE(formula, ranges->bytes());
+        EXPECT_GE(formula, ranges->bytes() - 3 * kLayers * 4096) << "but for whole pages";
       }
-      const int64_t formula = host_memory_bytes(inputs)[activations];
-      EXPECT_LE(formula, ranges->bytes());
-      EXPECT_GE(formula, ranges->bytes() - 3 * kLayers * 4096) << "but for whole pages";
+}
+
+// Two units on their way to a slow disk, one that is stepped, one read ahead, and the one that backward uploaded last.
+TEST(HostMemoryBytes, hold_the_pinned_memory_of_the_parameters_that_left_the_gpu_for_a_disk) {
+  install_cpu_caching_allocator();
+  ForecastInputs inputs = with_ranks(gpu_inputs(), 1, 0);
+  inputs.zero = 3;
+  inputs.offload.parameters = Offload::disk;
+  std::vector<FlatUnit> units;
+  for (const int64_t elements : inputs.model.unit_elements) units.push_back({"unit", elements, {}});
+  const std::vector<int> order = training_order(inputs.recompute, inputs.model.end_units());
+  run_ranks_as_threads(1, [&](World& world) {
+    const testing::TemporaryFolder folder;
+    SpillFile file(folder.path(), 0);
+    const Mesh mesh = make_mesh(world, {});
+    const auto ranges = std::make_shared<testing::PinnedRanges>();
+    const auto store =
+        make_sharded_parameters(units, *mesh.all,
+                                {.parameters = Offload::disk,
+                                 .spill = &file,
+                                 .copies = make_copy_stream(at::kCPU),
+                                 .pinned = std::make_shared<PinnedPool>(testing::pinning_of(ranges))});
+    UnitOrder passes(*store, order);
+    for (const int unit : order) {
+      passes.gather(unit);
+      passes.release(unit);
     }
+    // Both threads of the file are busy for a while.
+    const at::Tensor large = at::zeros({int64_t{64} << 20}, at::kByte);
+    std::vector<SpillFile::Transfer> slow;
+    for (int thread = 0; thread < 2; ++thread)
+      slow.push_back(file.write(file.reserve(large.numel()), large.const_data_ptr()));
+    const int last = static_cast<int>(units.size()) - 1;
+    const int64_t pages_bytes = std::ssize(units) * 4096, formula = host_memory_bytes(inputs)[parameters];
+    for (int unit = 0; unit <= last; ++unit) {
+      if (unit < last) store->prefetch_master(unit + 1);
+      testing::change_master(*store, unit, [](const at::Tensor& master) { master.fill_(1); });
+      EXPECT_LE(ranges->bytes(), formula + pages_bytes) << "unit " << unit;
+    }
+  });
 }
 
 bool proposes(const std::vector<MemoryOption>& options, const std::string& name, MemoryCategory category,

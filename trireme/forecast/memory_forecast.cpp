@@ -63,9 +63,11 @@ MemoryBytes host_memory_bytes(const ForecastInputs& inputs) {
   if (offload == Offload::cpu) {
     bytes[parameters] = sum_of(shares) * inputs.tile_bytes;
   } else if (offload == Offload::disk) {
-    const int64_t stepped = adapted ? 0 : largest_run(shares, disk_units_in_memory(/*read_ahead=*/true));
-    bytes[parameters] =
-        (stepped + (adapted || steps_on_host ? largest_run(shares, 2) : 0)) * inputs.tile_bytes;
+    // The passes hold the share that was uploaded last, and while they go on the one that is read ahead.
+    const bool beside_passes = adapted || steps_on_host || inputs.update_in_backward;
+    const int64_t stepped =
+        adapted ? 0 : largest_run(shares, disk_units_in_memory(!inputs.update_in_backward));
+    bytes[parameters] = (stepped + largest_run(shares, beside_passes ? 2 : 1)) * inputs.tile_bytes;
   }
   if (steps_on_host && (adapted || offload == Offload::none)) {
     // Stepped masters are narrowed in a piece of pinned memory, on their way to values on the device. Of fp32
@@ -84,7 +86,7 @@ MemoryBytes host_memory_bytes(const ForecastInputs& inputs) {
   if (inputs.offload.activations == Offload::cpu)
     bytes[activations] = sum_of(leaving_bytes_of_layers(inputs));
   else if (inputs.offload.activations == Offload::disk)
-    bytes[activations] = largest_run(kept_bytes_of_layers(inputs), 2);
+    bytes[activations] = largest_run(leaving_bytes_of_layers(inputs), kAheadFromDiskToGpu_layers + 1);
   return bytes;
 }
 

@@ -42,13 +42,14 @@ MemoryForecast memory_forecast(const ForecastInputs& inputs);
 // to a disk. All zero on a CPU, whose memory is the device's. Tokens and what is read while a run begins are
 // not counted.
 //
-//   parameters   offloaded to the host: this rank's shares; to disk: those of four units, read ahead or on
-//                their way back, and of two more for forward and backward where updates are deferred
+//   parameters   offloaded to the host: this rank's shares; to disk: those of four units that are stepped, read
+//                ahead or on their way back (three with update_in_backward), and of the one that was uploaded
+//                last, of two where units are stepped beside forward and backward
 //   gradients    where the optimizer is offloaded: the sums that it steps with ZeRO 2 and 3, else one unit's
 //   optimizer    as on a CPU
 //   snapshot     as on a CPU
-//   activations  offloaded to the host: what all layers keep but the last ones, which stay; to disk: of two
-//                layers
+//   activations  offloaded to the host: what all layers keep but the last ones, which stay; to disk: of three
+//                of these layers
 MemoryBytes host_memory_bytes(const ForecastInputs& inputs);
 
 }  // namespace trireme

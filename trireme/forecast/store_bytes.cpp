@@ -19,13 +19,6 @@ int64_t on_disk_elements(const ForecastInputs& inputs, const std::vector<int64_t
   return largest_run(shares, disk_units_in_memory(!inputs.update_in_backward));
 }
 
-std::vector<int64_t> shares_of(const ForecastInputs& inputs) {
-  std::vector<int64_t> shares;
-  for (const int64_t elements : inputs.model.unit_elements)
-    shares.push_back(share_of(elements, inputs.ranks, inputs.rank).elements);
-  return shares;
-}
-
 // Shares come from the host of a GPU, or from a disk beside one.
 bool shares_are_uploaded(const ForecastInputs& inputs) {
   return !on_device(inputs, inputs.offload.parameters);
@@ -92,7 +85,10 @@ int64_t largest_run(const std::vector<int64_t>& values, size_t width) {
 }
 
 std::vector<int64_t> rank_shares(const ForecastInputs& inputs) {
-  return inputs.zero > 0 ? shares_of(inputs) : inputs.model.unit_elements;
+  std::vector<int64_t> shares = inputs.model.unit_elements;
+  if (inputs.zero > 0)
+    for (int64_t& elements : shares) elements = share_of(elements, inputs.ranks, inputs.rank).elements;
+  return shares;
 }
 
 ForecastInputs trained_inputs(const ForecastInputs& inputs) {

@@ -41,8 +41,7 @@ std::unique_ptr<ActivationStore> make_activation_store(int64_t layers, at::Devic
   }
   ResidentLayers resident{.resident_layers = resident_layers};
   if (!on_host) {
-    // Layers come from disk through the host's memory.
-    if (elsewhere) resident.ahead_layers = 2;
+    if (elsewhere) resident.ahead_layers = kAheadFromDiskToGpu_layers;
     elsewhere = make_host_spans(layers, device, pinned, make_copy_stream(device), std::move(elsewhere));
   }
   return make_offloaded_activations(layers, std::move(elsewhere), resident);
