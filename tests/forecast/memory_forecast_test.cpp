@@ -157,6 +157,15 @@ TEST(Forecast, of_gathered_keys_has_every_ranks_block_of_their_gradients_where_n
   EXPECT_LE(more, (kTokens + 8) * kToken_bytes);
 }
 
+// Of two ranks the one that is told.
+TEST(MemoryFit, is_fuller_where_either_memory_lacks_than_where_both_hold) {
+  const MemoryFit holds{.expected_bytes = 9, .budget_bytes = 10, .expected_host_bytes = 0};
+  const MemoryFit lacks{
+      .expected_bytes = 5, .budget_bytes = 10, .expected_host_bytes = 11, .host_budget_bytes = 10};
+  EXPECT_LE(holds.fullness(), 1);
+  EXPECT_GT(lacks.fullness(), 1);
+}
+
 RecomputeChoice choose(const ForecastInputs& inputs, int64_t budget_bytes,
                        int64_t host_budget_bytes = MemoryFit::kNoLimit) {
   return choose_recompute(inputs, recompute_ladder(inputs, 1), budget_bytes, host_budget_bytes);

@@ -211,6 +211,23 @@ TEST_F(CommandsOnAnotherDevice, passes_tell_that_they_wait_for_their_tokens_copi
   });
 }
 
+// Of a step whose loss is not finite every rank looks at whole units.
+TEST_F(CommandsOnAnotherDevice, the_look_for_what_is_not_finite_tells_that_it_waits) {
+  const TinyRun run;
+  EngineOptions options;
+  set(options, {.ranks = 2, .ulysses = 2, .zero = ZeroStage::parameters}, {});
+  const std::filesystem::path model = run.overflowing_model();
+  run_ranks_as_threads(2, [&](World& world) {
+    const auto engine = assemble(world, model, options);
+    const StepBatches batches{
+        testing::slice_of_batch(1, 16, engine->config().vocab_size, 1, 2, world.rank())};
+    const CopiesSeen copies(world.activity());
+    EXPECT_THROW(engine->train_step(batches, 1e-3), NotFiniteStep);
+    EXPECT_EQ(copies.untold_from_device(), 0);
+    EXPECT_GT(copies.told(), 0);
+  });
+}
+
 TEST_F(CommandsOnAnotherDevice, verify_passes_on_hugging_faces_numbers) {
   const std::filesystem::path model = testing::source_folder() / "tests/parity/fixtures/llama";
   for (const int ranks : {1, 3}) {

@@ -144,8 +144,9 @@ void Engine::update(double learning_rate, double gradient_factor) {
 StepResult Engine::skip_or_refuse(StepResult result, OnNonfinite on_nonfinite) {
   wait_for_updates();
   const bool updated = options_.update_in_backward;
-  const NotFinite found = not_finite_tensor(layout_.trained(), *parameters_,
-                                            updated ? nullptr : gradients_.get(), agreement(), rank_loss_);
+  const NotFinite found =
+      not_finite_tensor(layout_.trained(), *parameters_, updated ? nullptr : gradients_.get(), *mesh_.all,
+                        options_.device, rank_loss_);
   if (on_nonfinite == OnNonfinite::skip && found.in != NotFinite::In::weights && !updated) {
     result.skipped = true;
     result.not_finite = found.text;

@@ -140,7 +140,10 @@ class Timeline {
     record("gradient");
     close_unit();
     finish_sum();
-    if (!sums_at_close()) record("sums of the step", {{communication, sum_buffer_of(largest_unit())}});
+    if (!sums_at_close()) {
+      const int64_t largest = std::ranges::max(trained_inputs(inputs_).model.unit_elements);
+      record("sums of the step", {{communication, sum_buffer_bytes(inputs_, largest)}});
+    }
     return std::move(snapshots_);
   }
 
@@ -187,12 +190,6 @@ class Timeline {
   // False: ZeRO 0 and 1 sum what micro-batches came to, when the last of them is done.
   bool sums_at_close() const {
     return inputs_.zero >= 2 || inputs_.update_in_backward || sums_go_beside_backward(inputs_);
-  }
-  int largest_unit() const {
-    int largest = 0;
-    for (int unit = 1; unit < static_cast<int>(inputs_.model.unit_elements.size()); ++unit)
-      if (trained_elements(unit) > trained_elements(largest)) largest = unit;
-    return largest;
   }
   int64_t trained_elements(int unit) const {
     return inputs_.model.trained_elements(static_cast<size_t>(unit));
@@ -433,7 +430,9 @@ class Timeline {
       o_rows = 0;
     }
     if (layer_->chunked) {
-      chunked_attention_backward(beside + o_rows + layer_->o);
+      held_[communication] += layer_->overlap_sums;
+      record_chunks(Pass::backward, beside + o_rows + layer_->o + layer_->qkv);
+      held_[communication] -= layer_->overlap_sums;
     } else {
       int64_t d_o = layer_->o;
       // o is sent beside d(o)
@@ -456,12 +455,6 @@ class Timeline {
     held_[activations] -= layer_->x + gate_kept;
     if (!slots[kQkv]) held_[attention] -= layer_->gate;
     close_unit();
-  }
-
-  void chunked_attention_backward(int64_t beside) {
-    held_[communication] += layer_->overlap_sums;
-    record_chunks(Pass::backward, beside + layer_->qkv);
-    held_[communication] -= layer_->overlap_sums;
   }
 
   // dq, dk and dv by heads -> one tensor by tokens. A DeltaNet's columns are one tensor already

@@ -145,12 +145,12 @@ StoresOverStep::StoresOverStep(const ForecastInputs& inputs)
       parameters_move_(units_move(inputs)),
       gradients_move_(inputs.zero >= 2 || inputs.update_in_backward) {
   const ModelSizes& model = inputs.model;
-  const std::vector<int64_t> trained = rank_shares(trained_inputs(inputs));
+  const ForecastInputs trained = trained_inputs(inputs);
+  const std::vector<int64_t> shares = rank_shares(trained);
   trained_shares_.assign(model.unit_elements.size(), 0);
-  std::copy(trained.begin(), trained.end(), trained_shares_.begin() + model.lowest_trained_unit());
+  std::copy(shares.begin(), shares.end(), trained_shares_.begin() + model.lowest_trained_unit());
   if (!gradients_move_)
-    for (size_t unit = 0; unit < model.unit_elements.size(); ++unit)
-      staying_gradients_ += model.trained_elements(unit);
+    staying_gradients_ = sum_of(trained.model.unit_elements);
   else if (gradients_stay(inputs))
     staying_gradients_ = sum_of(trained_shares_);
   if (!parameters_move_) return;

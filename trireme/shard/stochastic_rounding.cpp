@@ -6,6 +6,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "trireme/base/error.h"
+#include "trireme/shard/optimizer_bytes.h"
 #include "trireme/shard/rounded_bits.h"
 #include "trireme/shard/rounding_kernel.h"
 
@@ -73,7 +74,7 @@ void round_stochastically(const at::Tensor& from_fp32, at::Tensor& to_bf16, uint
   check(from_fp32, to_bf16, first_element);
   const uint64_t key = rounding_key(seed, stream);
   const at::Tensor from = from_fp32.view({-1}).view(at::kInt), to = to_bf16.view({-1}).view(at::kShort);
-  constexpr int64_t kPiece = 1 << 22;  // bounds the int64 tensors between (optimizer_bytes.h counts them)
+  constexpr int64_t kPiece = step_piece_elements(/*on_host=*/false);  // bounds the int64 tensors between
   for (int64_t begin = 0; begin < from.numel(); begin += kPiece) {
     const int64_t count = std::min(kPiece, from.numel() - begin);
     const at::Tensor bits = from.narrow(0, begin, count).to(at::kLong);
