@@ -73,6 +73,12 @@ void ModelExecutor::check(const TokenBatch& batch) const {
                         " is outside the model's vocabulary of ", config_.vocab_size));
 }
 
+template <typename Body>
+void ModelExecutor::in_tiles(int64_t tokens, const Body& body) const {
+  const MemoryScope scope(MemoryCategory::tiles);
+  for_tiles(tokens, settings_.logits_tile_tokens, body);
+}
+
 // Layers with the same mask share one description, made once a step.
 std::vector<std::shared_ptr<const SequenceMask>> ModelExecutor::masks_of(const TokenBatch& batch) const {
   std::vector<LayerMask> known;
@@ -197,8 +203,7 @@ at::Tensor ModelExecutor::embed(Pass& pass) {
   {
     const UnitWeights weights = gather(kEmbeddingUnit, pass);
     x = at::empty({tokens, config_.hidden_size}, weights[kWords].options().dtype(settings_.storage));
-    const MemoryScope tiles(MemoryCategory::tiles);
-    for_tiles(tokens, settings_.logits_tile_tokens, [&](int64_t begin, int64_t count) {
+    in_tiles(tokens, [&](int64_t begin, int64_t count) {
       embedding_->forward(weights, pass.embedded.rows(begin, count), x.narrow(0, begin, count));
     });
   }
@@ -213,13 +218,10 @@ void ModelExecutor::make_layer_inputs(const at::Tensor& x, Pass& pass) {
   const int64_t tokens = x.size(0);
   across.inputs_LRP = at::empty({config_.num_hidden_layers, tokens, config_.layer_input_width}, x.options());
   const UnitWeights weights = gather(unit, pass);
-  {
-    const MemoryScope tiles(MemoryCategory::tiles);
-    for_tiles(tokens, settings_.logits_tile_tokens, [&](int64_t begin, int64_t count) {
-      layer_inputs_->forward(weights, pass.embedded.tokens.narrow(0, begin, count), x.narrow(0, begin, count),
-                             across.inputs_LRP.narrow(1, begin, count));
-    });
-  }
+  in_tiles(tokens, [&](int64_t begin, int64_t count) {
+    layer_inputs_->forward(weights, pass.embedded.tokens.narrow(0, begin, count), x.narrow(0, begin, count),
+                           across.inputs_LRP.narrow(1, begin, count));
+  });
   pass.order.release(unit);
 }
 
@@ -254,8 +256,7 @@ void ModelExecutor::add_layer_inputs_gradient(const at::Tensor& dx, Pass& pass) 
   {
     const UnitWeights weights = gather(unit, pass);
     UnitGradients sums = open(unit, pass);
-    const MemoryScope scope(MemoryCategory::tiles);
-    for_tiles(dx.size(0), settings_.logits_tile_tokens, [&](int64_t begin, int64_t count) {
+    in_tiles(dx.size(0), [&](int64_t begin, int64_t count) {
       const auto rows = [&](const at::Tensor& whole) { return whole.narrow(0, begin, count); };
       layer_inputs_->backward(weights, sums, rows(pass.embedded.tokens), rows(across.x_RM),
                               across.inputs_LRP.narrow(1, begin, count), rows(dx));
@@ -271,12 +272,9 @@ void ModelExecutor::add_embedding_gradient(const at::Tensor& dx, Pass& pass) {
   const bool reads = layout_.embedding_read_backward;
   const UnitWeights weights = reads ? gather(kEmbeddingUnit, pass) : UnitWeights();
   UnitGradients sums = open(kEmbeddingUnit, pass);
-  {
-    const MemoryScope scope(MemoryCategory::tiles);
-    for_tiles(dx.size(0), settings_.logits_tile_tokens, [&](int64_t begin, int64_t count) {
-      embedding_->backward(weights, sums, pass.embedded.rows(begin, count), dx.narrow(0, begin, count));
-    });
-  }
+  in_tiles(dx.size(0), [&](int64_t begin, int64_t count) {
+    embedding_->backward(weights, sums, pass.embedded.rows(begin, count), dx.narrow(0, begin, count));
+  });
   sums.finish();
   if (reads) pass.order.release(kEmbeddingUnit);
 }

@@ -95,6 +95,9 @@ class ModelExecutor {
   UnitWeights gather(int unit, Pass& pass) const;
   UnitWeights gather_head(Pass& pass) const;  // with the embedding's matrix where it has none
   void release_head(Pass& pass) const;
+  // Calls body(begin, count) for each tile of tokens.
+  template <typename Body>
+  void in_tiles(int64_t tokens, const Body& body) const;
 
   const ModelConfig& config_;
   const ModelLayout& layout_;

@@ -7,7 +7,6 @@
 #include "trireme/forecast/sequence_ranks.h"
 #include "trireme/forecast/store_bytes.h"
 #include "trireme/memory/pinned_piece.h"
-#include "trireme/shard/disk_units.h"
 
 namespace trireme {
 namespace {
@@ -65,8 +64,7 @@ MemoryBytes host_memory_bytes(const ForecastInputs& inputs) {
   } else if (offload == Offload::disk) {
     // The passes hold the share that was uploaded last, and while they go on the one that is read ahead.
     const bool beside_passes = adapted || steps_on_host || inputs.update_in_backward;
-    const int64_t stepped =
-        adapted ? 0 : largest_run(shares, disk_units_in_memory(!inputs.update_in_backward));
+    const int64_t stepped = adapted ? 0 : on_disk_elements(inputs, shares);
     bytes[parameters] = (stepped + largest_run(shares, beside_passes ? 2 : 1)) * inputs.tile_bytes;
   }
   if (steps_on_host && (adapted || offload == Offload::none)) {

@@ -14,11 +14,6 @@
 namespace trireme {
 namespace {
 
-// Where units are stepped as backward closes them, none is read ahead.
-int64_t on_disk_elements(const ForecastInputs& inputs, const std::vector<int64_t>& shares) {
-  return largest_run(shares, disk_units_in_memory(!inputs.update_in_backward));
-}
-
 // Shares come from the host of a GPU, or from a disk beside one.
 bool shares_are_uploaded(const ForecastInputs& inputs) {
   return !on_device(inputs, inputs.offload.parameters);
@@ -69,10 +64,6 @@ bool gradients_leave(const ForecastInputs& inputs) {
   return updates_are_deferred(inputs) && !gradients_stay(inputs);
 }
 
-int64_t most_gathered(const ForecastInputs& inputs, const std::vector<int64_t>& shares) {
-  return std::ranges::max(gathered_elements(inputs, shares));
-}
-
 }  // namespace
 
 int64_t largest_run(const std::vector<int64_t>& values, size_t width) {
@@ -82,6 +73,10 @@ int64_t largest_run(const std::vector<int64_t>& values, size_t width) {
     most = std::max(most, sum);
   }
   return most;
+}
+
+int64_t on_disk_elements(const ForecastInputs& inputs, const std::vector<int64_t>& shares) {
+  return largest_run(shares, disk_units_in_memory(!inputs.update_in_backward));
 }
 
 std::vector<int64_t> rank_shares(const ForecastInputs& inputs) {
@@ -107,9 +102,10 @@ int64_t parameter_bytes(const ForecastInputs& inputs) {
   const int64_t adapters = inputs.model.adapted() ? sum_of(inputs.model.adapters->unit_elements) : 0;
   if (inputs.zero < 3) return (sum_of(inputs.model.unit_elements) + adapters) * inputs.tile_bytes;
   const std::vector<int64_t> shares = rank_shares(inputs);
-  if (shares_are_uploaded(inputs)) return (most_gathered(inputs, shares) + adapters) * inputs.tile_bytes;
+  const auto most_gathered = [&] { return std::ranges::max(gathered_elements(inputs, shares)); };
+  if (shares_are_uploaded(inputs)) return (most_gathered() + adapters) * inputs.tile_bytes;
   const bool alone = inputs.ranks == 1;
-  const int64_t gathered = alone ? 0 : most_gathered(inputs, shares);
+  const int64_t gathered = alone ? 0 : most_gathered();
   if (inputs.offload.parameters != Offload::disk)
     return (sum_of(shares) + gathered + adapters) * inputs.tile_bytes;
   // Alone, a unit is opened where it was read and the next one read ahead; tied, the head's and the

@@ -10,6 +10,9 @@ namespace trireme {
 std::vector<int64_t> rank_shares(const ForecastInputs& inputs);
 // The most that `width` neighbours come to.
 int64_t largest_run(const std::vector<int64_t>& values, size_t width);
+// Of shares on a disk, what is in memory while they are stepped. Where backward steps them as it closes them, none is
+// read ahead.
+int64_t on_disk_elements(const ForecastInputs& inputs, const std::vector<int64_t>& shares);
 
 // The same run of a model that is what is trained: of LoRA the units are those of adapters, whole on every rank and
 // on the device.
