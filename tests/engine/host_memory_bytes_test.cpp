@@ -189,7 +189,7 @@ TEST(HostMemoryBytes, are_the_pinned_memory_of_the_activations_that_left_the_gpu
       }
 }
 
-// Two units on their way to a slow disk, one that is stepped, one read ahead, and the one that backward uploaded last.
+// Two units on their way to a slow disk, one that is stepped, one read ahead, and the one uploaded last.
 TEST(HostMemoryBytes, hold_the_pinned_memory_of_the_parameters_that_left_the_gpu_for_a_disk) {
   install_cpu_caching_allocator();
   ForecastInputs inputs = with_ranks(gpu_inputs(), 1, 0);

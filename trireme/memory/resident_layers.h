@@ -12,7 +12,7 @@ struct ResidentLayers {
   int64_t ahead_layers = 1;     // on their way back beside the one taken
 };
 
-// From a disk to a GPU: one on its way to the host, one from there to the GPU. With the one taken they lie on the host.
+// From a disk to a GPU: one on its way to the host, one from there on. With the one taken they lie on the host.
 inline constexpr int64_t kAheadFromDiskToGpu_layers = 2;
 
 }  // namespace trireme

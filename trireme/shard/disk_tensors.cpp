@@ -44,17 +44,16 @@ class DiskTensors final : public UnitTensors {
   }
   at::Tensor open(int unit) override {
     Slot& slot = this->slot(unit);
-    TRIREME_ASSERT(!slot.open, "unit ", unit, " is open already");
+    TRIREME_ASSERT(slot.content != Content::open, "unit ", unit, " is open already");
     if (slot.content == Content::writing) finish(slot);
     if (slot.content == Content::absent) begin_read(slot);
     finish(slot);
-    slot.open = true;
+    slot.content = Content::open;
     return slot.values;
   }
   void close(int unit, bool changed) override {
     Slot& slot = this->slot(unit);
-    TRIREME_ASSERT(slot.open, "unit ", unit, " is not open");
-    slot.open = false;
+    TRIREME_ASSERT(slot.content == Content::open, "unit ", unit, " is not open");
     const auto values = std::make_shared<at::Tensor>(std::exchange(slot.values, at::Tensor()));
     slot.content = Content::absent;
     if (!changed || slot.elements == 0) return;
@@ -67,14 +66,13 @@ class DiskTensors final : public UnitTensors {
   }
 
  private:
-  enum class Content { absent, reading, writing, whole };
+  enum class Content { absent, reading, whole, open, writing };
   struct Slot {
     int64_t elements = 0;
     SpillFile::Region region;
     bool written = false;  // else its values are zero
-    bool open = false;
     Content content = Content::absent;
-    at::Tensor values;                              // while reading or whole
+    at::Tensor values;                              // while reading, whole or open
     std::shared_ptr<SpillFile::Transfer> transfer;  // while reading or writing
   };
   Slot& slot(int unit) { return slots_.at(static_cast<size_t>(unit)); }
