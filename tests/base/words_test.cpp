@@ -10,10 +10,14 @@
 #include "trireme/base/parse_whole.h"
 #include "trireme/base/split.h"
 
+#include "tests/support/error_message.h"
+
 namespace trireme {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 TEST(Joined, has_a_separator_between_elements_alone) {
   const std::vector<int> numbers{1, 2, 3};
@@ -27,6 +31,13 @@ TEST(Split, keeps_empty_words) {
   EXPECT_THAT(split("a:b", ':'), ElementsAre("a", "b"));
   EXPECT_THAT(split(",a,,", ','), ElementsAre("", "a", "", ""));
   EXPECT_THAT(split("", ','), ElementsAre(""));
+}
+
+TEST(Split, at_commas_of_a_flag_refuses_empty_words) {
+  EXPECT_THAT(split_at_commas("a,b", "--lengths"), ElementsAre("a", "b"));
+  for (const char* wrong : {"", ",a", "a,", "a,,b"})
+    EXPECT_THAT(testing::message_of<ConfigError>([&] { split_at_commas(wrong, "--lengths"); }),
+                AllOf(HasSubstr(cat("--lengths is '", wrong, "'")), HasSubstr("is empty")));
 }
 
 TEST(ParseWhole, takes_a_text_that_is_a_number_and_nothing_else) {

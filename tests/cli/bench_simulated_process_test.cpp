@@ -38,7 +38,8 @@ TEST(BenchSimulatedProgram, one_process_takes_the_steps_of_a_rank_of_eight) {
   EXPECT_FALSE(json.contains("losses"));
 
   EXPECT_THAT(run({"--simulate_ranks", "6", "--ulysses", "4"}, 78),
-              HasSubstr("does not divide the number of ranks, 6"));
+              AllOf(HasSubstr("--ulysses: 4 ranks are to share a sample, and the run has 6 ranks"),
+                    HasSubstr("give --simulate_ranks 4")));
   EXPECT_THAT(run({"--simulate_ranks", "8", "--predict", "h100-80gb"}, 78), HasSubstr("is of a GPU"));
   EXPECT_THAT(run({"--simulate_ranks", "8"}, 78,
                   {.environment = {{"RANK", "0"},

@@ -130,6 +130,22 @@ TEST_F(GivenFiles, a_flag_beats_config_under_each_of_its_names) {
   EXPECT_FALSE(both->parser.given("ulysses") || both->parser.given("ring"));
 }
 
+TEST_F(GivenFiles, a_list_of_a_config_is_a_flags_words_with_commas_or_the_one_name_of_a_choice) {
+  const auto options = [&](const std::string& text) {
+    return parse({"--config", file("run.yaml", text)})->flags.options;
+  };
+  EXPECT_EQ(options("lora_target_modules: [q_proj, v_proj]").engine.lora.targets, "q_proj,v_proj");
+  EXPECT_EQ(options("lora_modules_to_save:\n- norm\n- embed_tokens").engine.lora.modules_to_save,
+            "norm,embed_tokens");
+  EXPECT_EQ(options("context_stages: ['1k:60', '4k:20']").context_stages, "1k:60,4k:20");
+  EXPECT_FALSE(options("report_to: [none]").tensorboard);
+  const auto config = [&](const std::string& text) { return refusal({"--config", file("run.yaml", text)}); };
+  EXPECT_THAT(config("report_to: [tensorboard, wandb]"),
+              HasSubstr("run.yaml: report_to: --report_to is 'wandb': not built"));
+  EXPECT_THAT(config("report_to: [all, none]"), HasSubstr("--report_to is [\"all\",\"none\"]; expected"));
+  EXPECT_THAT(config("text_field: [text]"), HasSubstr("--text_field is [\"text\"]; expected TEXT"));
+}
+
 TEST_F(GivenFiles, faults_of_a_config_are_told_with_file_and_name) {
   const auto config = [&](const std::string& text) { return refusal({"--config", file("run.yaml", text)}); };
   EXPECT_THAT(config("max_seqlength: 5"),
@@ -276,6 +292,27 @@ TEST_F(GivenFiles, ranks_that_cannot_share_a_sample_are_told_with_what_asked_for
   const std::string config = file("config.json", R"({"ulysses": 1, "ring": 2})");
   EXPECT_THAT(refused({"--config", config}, 3), StartsWith(config + ": ring: 2 ranks"));
   EXPECT_NO_THROW(check_sharing_ranks(parse({"--sp", "2"})->parser, 4));
+  EXPECT_THAT(
+      testing::message_of<ConfigError>([&] {
+        check_sharing_ranks(parse({"--sp", "4"})->parser, 6, "", "--simulate_ranks");
+      }),
+      HasSubstr("--sp: 4 ranks are to share a sample, and the run has 6 ranks; expected a multiple of "
+                "4: give --simulate_ranks 4"));
+}
+
+TEST_F(GivenFiles, a_list_of_stages_has_the_runs_ranks_a_sample_unless_its_first_stage_sets_them) {
+  const auto refused = [&](const std::string& first_stage) {
+    Parsed parsed;
+    const std::string stages = cat(R"([{"steps": 2)", first_stage, R"(}, {"steps": 2, "sp": 2}])");
+    return testing::message_of<ConfigError>([&] {
+      parsed.parser.parse(
+          {"--model_name_or_path", "m", "--train_file", "t", "--sp", "3", "--context_stages", stages},
+          [&] { parsed.flags.read_files(parsed.parser, 4); });
+    });
+  };
+  EXPECT_THAT(refused(""), StartsWith("--sp: 3 ranks are to share a sample, and the run has 4 ranks"));
+  for (const char* sets : {R"(, "sp": 4)", R"(, "ulysses": 4)", R"(, "ring": 4)"})
+    EXPECT_EQ(refused(sets), "no error") << sets;
 }
 
 TEST_F(GivenFiles, what_differs_from_the_defaults_is_shown_with_what_gave_it) {

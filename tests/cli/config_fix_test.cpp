@@ -73,6 +73,10 @@ TEST(ConfigFix, finds_the_value_whatever_stands_around_it) {
   EXPECT_EQ(mend_deepspeed_text(odd, "ds.json", 2).text, replaced(odd, "\"degree\" : 8", "\"degree\" : 2"));
   EXPECT_EQ(mend_deepspeed_text("{\"train_batch_size\":\n 3\n}", "ds.json", 2).text,
             "{\"train_batch_size\":\n 2\n}");
+  const std::string escaped =
+      R"({"sequence\u005fparallelism": {"degre\u0065": 8}, "train\u005fbatch_size": 3})";
+  EXPECT_EQ(mend_deepspeed_text(escaped, "ds.json", 2).text,
+            replaced(replaced(escaped, ": 8}", ": 2}"), ": 3}", ": 2}"));
 }
 
 class ConfigCommand : public ::testing::Test {

@@ -264,6 +264,8 @@ TEST(DeepSpeedConfig, unknown_keys_are_refused_with_the_nearest_known_one) {
   EXPECT_THAT(refusal(R"({"overlap_comm": true})"),
               HasSubstr("did you mean \"zero_optimization.overlap_comm\"?"));
   EXPECT_THAT(refusal(R"({"frobnicate": null})"), HasSubstr("docs/deepspeed-config.md"));
+  EXPECT_THAT(refusal(R"({"zero_optimization.stage": 3})"),
+              HasSubstr("objects {...} of keys in one another"));
 }
 
 TEST(DeepSpeedConfig, a_value_of_a_wrong_type_is_refused_by_the_path_of_its_key) {

@@ -115,6 +115,11 @@ TEST_F(Init, a_key_that_this_model_does_not_read_is_refused) {
   for (const char* of_others : {"num_experts_per_tok=2", "layer_norm_eps=1e-5", "use_cache=true"})
     EXPECT_THAT(refusal({"--preset", "tiny", "--set", of_others}), HasSubstr("that this model reads"))
         << of_others;
+  // Of presets that have the key from another kind of model.
+  EXPECT_THAT(refusal({"--preset", "tiny-qwen3-moe", "--set", "intermediate_size=8"}),
+              HasSubstr("did you mean 'moe_intermediate_size'?"));
+  EXPECT_THAT(refusal({"--preset", "tiny-ministral3", "--set", "rope_theta=5"}),
+              HasSubstr("'rope_theta' that this model reads"));
   // Of a window that is not in force transformers reads no width.
   EXPECT_THAT(refusal({"--preset", "tiny-qwen3", "--set", "sliding_window=8"}),
               HasSubstr("'sliding_window' that this model reads"));

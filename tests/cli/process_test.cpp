@@ -209,6 +209,11 @@ TEST(VerifyProgram, exits_0_on_the_reference_and_1_beyond_the_tolerance) {
   words.insert(words.end(), {"--ranks_as_threads", "3", "--tolerance", "1e-12", "--json"});
   EXPECT_THAT(output_of(words, folder / "threads.log", 1),
               AllOf(HasSubstr("\"passed\": false"), HasSubstr("\"ranks\": 3")));
+  words = verify;
+  words.insert(words.end(), {"--ranks_as_threads", "2", "--sp", "3"});
+  EXPECT_THAT(output_of(words, folder / "sp.log", 78),
+              AllOf(HasSubstr("--sp: 3 ranks are to share a sample, and the run has 2 ranks"),
+                    HasSubstr("give --ranks_as_threads 3")));
 }
 
 // What a command under the launcher writes to stdout, to be parsed whole.

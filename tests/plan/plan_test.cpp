@@ -154,6 +154,7 @@ TEST(Plan, stage_lengths_may_double) {
   EXPECT_THAT(parse_stage_lengths("100k,...,300k"), ElementsAre(100 << 10, 200 << 10, 300 << 10));
   for (const char* wrong : {"", "...", "1k,...", "...,1k", "4k,2k", "1k,x"})
     EXPECT_THROW(parse_stage_lengths(wrong), ConfigError) << wrong;
+  EXPECT_THAT(refusal([] { parse_stage_lengths("32k,"); }), HasSubstr("'32k,': entry 2 of 2 is empty"));
 }
 
 TEST(Plan, refuses_what_no_run_could_be) {

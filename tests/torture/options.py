@@ -40,8 +40,10 @@ def draw_model(arena, random, folder):
                   "attn_logit_softcapping": random.choice([1.0, 50.0, "null"])}
     if preset == "tiny-gemma4":
         types = [random.choice(["sliding_attention", "full_attention"]) for _ in range(sizes["num_hidden_layers"])]
-        sizes |= {"head_dim": width, "global_head_dim": random.choice([width, 2 * width, 6]), "num_global_key_value_heads": 1,
-                  "attention_k_eq_v": random.choice(["true", "false"]), "layer_types": json.dumps(types)}
+        sizes |= {"head_dim": width, "global_head_dim": random.choice([width, 2 * width, 6]), "attention_k_eq_v": random.choice(["true", "false"]),
+                  "layer_types": json.dumps(types)}
+        if sizes["attention_k_eq_v"] == "true":
+            sizes["num_global_key_value_heads"] = 1
     if preset == "tiny-gemma4-e2b":
         layers = random.choice([3, 4, 5])
         sharing = random.choice([1, layers - 2])
@@ -54,6 +56,7 @@ def draw_model(arena, random, folder):
     if preset == "tiny-qwen3-moe":
         sizes |= {"num_experts": random.choice([3, 8]), "num_experts_per_tok": random.choice([1, 3]),
                   "moe_intermediate_size": random.choice([8, 40]), "norm_topk_prob": random.choice(["true", "false"])}
+        del sizes["intermediate_size"]
     if preset in ("tiny-qwen3", "tiny-qwen3-moe"):
         sizes |= {"hidden_size": 64, "head_dim": width}
     if preset in ("tiny-mistral", "tiny-gemma2", "tiny-gemma3", "tiny-gemma4", "tiny-gemma4-e2b"):

@@ -192,7 +192,8 @@ TEST(StagePlan, what_is_wrong_names_the_stage_and_the_key) {
   EXPECT_THAT(refusal(first + R"({"steps": 2.5}])"), HasSubstr("steps: '2.5' is not a whole number"));
   EXPECT_THAT(refusal(first + R"({"steps": 2, "tokens": 5}])"), HasSubstr("one of steps and tokens"));
   EXPECT_THAT(refusal(first + R"({"max_seq_length": 64}])"), HasSubstr("one of steps and tokens"));
-  EXPECT_THAT(refusal(first + R"({"steps": 2, "sp": 3}])"), HasSubstr("3"));
+  EXPECT_THAT(refusal(first + R"({"steps": 2, "sp": 3}])"),
+              HasSubstr("sp is 3, which does not divide the number of ranks, 4"));
   EXPECT_THAT(refusal(first + R"({"steps": 2, "sp": 2, "ring": 2}])"), HasSubstr("product"));
   EXPECT_THAT(refusal(first + R"({"steps": 2, "warmup_steps": 2}])"), HasSubstr("warm-up of 2"));
   EXPECT_THAT(refusal(first + "7]"), HasSubstr("expected an object"));

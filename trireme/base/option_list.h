@@ -96,6 +96,7 @@ struct Option {
   OptionGroup group = OptionGroup::command;
   bool must_be_given = false;
   bool may_stand_alone = false;  // a flag without a value, which then stays as it is
+  bool is_list = false;          // words with commas between them; a file may have a list in their place
   bool in_config = true;         // of the run
   ResumeRule resume_rule = ResumeRule::told;
   bool machine_alone = false;  // ranks of one run may differ in it
@@ -115,6 +116,10 @@ struct Option {
   }
   Option& value_is_optional() {
     may_stand_alone = true;
+    return *this;
+  }
+  Option& with_commas() {
+    is_list = true;
     return *this;
   }
   Option& not_in_config() {

@@ -1,5 +1,6 @@
 #include "trireme/base/option_value.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
@@ -22,7 +23,8 @@ double parse_real(const std::string& text, const std::string& what) {
 
 namespace {
 
-// As a flag's words; a file may say true for text, and an object or a list for JSON text.
+// As a flag's words; a file may say true for text, an object for JSON text, a list for words with commas or for
+// a choice by its one name.
 std::vector<std::string> words_of_value(const Option& option, const Json& value, std::string_view prefix) {
   if (value.is_string()) return {value.get<std::string>()};
   if (value.is_array() && option.type == OptionType::paths) {
@@ -30,10 +32,16 @@ std::vector<std::string> words_of_value(const Option& option, const Json& value,
     for (const Json& each : value) words.push_back(each.is_string() ? each.get<std::string>() : each.dump());
     if (!words.empty()) return words;
   }
+  const auto is_name = [](const Json& each) { return each.is_string(); };
+  if (value.is_array() && !value.empty() && std::ranges::all_of(value, is_name)) {
+    if (option.is_list) return {joined(value, ",", [](const Json& each) { return each.get<std::string>(); })};
+    if (option.type == OptionType::choice && value.size() == 1) return {value[0].get<std::string>()};
+  }
   const bool is_number = option.type == OptionType::count || option.type == OptionType::real;
   const bool fits = (value.is_number() && (is_number || option.type == OptionType::text)) ||
                     (value.is_boolean() && !is_number && option.type != OptionType::path) ||
-                    (value.is_structured() && option.type == OptionType::text);
+                    (value.is_object() && option.type == OptionType::text) ||
+                    (value.is_array() && option.is_list);
   if (!fits)
     throw ConfigError(cat(prefix, option.name, " is ", quotation(value), "; expected ",
                           value_text(option).empty() ? "true or false" : value_text(option)));

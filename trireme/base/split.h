@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/error.h"
+
 namespace trireme {
 
 // "a,,b" -> "a", "", "b"; "a," -> "a", ""; an empty text -> one empty word.
@@ -14,6 +16,16 @@ inline std::vector<std::string> split(const std::string& text, char separator) {
     parts.push_back(text.substr(begin, end - begin));
   parts.push_back(text.substr(begin));
   return parts;
+}
+
+// Throws ConfigError, which names `flag`, where nothing stands before, behind or between two commas.
+inline std::vector<std::string> split_at_commas(const std::string& text, const std::string& flag) {
+  std::vector<std::string> words = split(text, ',');
+  for (size_t i = 0; i < words.size(); ++i)
+    if (words[i].empty())
+      throw ConfigError(cat(flag, " is '", quotation(text), "': entry ", i + 1, " of ", words.size(),
+                            " is empty; leave out the comma beside it"));
+  return words;
 }
 
 }  // namespace trireme

@@ -22,11 +22,12 @@ int run_simulated_step(const BenchStepFlags& flags, const OptionParser& parser,
                           "--simulate_ranks out to measure these ranks"));
   refuse_unread_flag(parser, true, "ddp_backend",
                      "with --simulate_ranks, which exchange nothing; give it without that");
+  const auto ranks = static_cast<int>(*flags.simulate_ranks);
+  check_sharing_ranks(parser, ranks, "", "--simulate_ranks");
   const std::filesystem::path model_dir = find_model_directory(flags.model);
   EngineOptions options = flags.resolve(alone);
   const c10::DeviceGuard guard(options.device);
   prepare_host_memory(alone, options);
-  const auto ranks = static_cast<int>(*flags.simulate_ranks);
   SimulatedWorld world(ranks, hardware ? hardware->devices_per_machine : ranks,
                        options.device.is_cuda() ? BackendLibrary::nccl : BackendLibrary::post_board,
                        flags.process.timeout(),

@@ -40,7 +40,7 @@ std::string_view value_text_of(const std::string& text, const std::vector<std::s
       while (text[++i] != '"')
         if (text[i] == '\\') ++i;
       if (!std::exchange(is_key, false) || matched + 1 != depth || matched >= path.size() ||
-          text.substr(begin + 1, i - begin - 1) != path[matched])
+          parse_json(text.substr(begin, i + 1 - begin), "a key") != path[matched])
         continue;
       const size_t value = text.find_first_not_of(" \t\r\n", text.find(':', i) + 1);
       if (++matched < path.size()) continue;

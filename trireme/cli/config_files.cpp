@@ -153,7 +153,8 @@ std::vector<GivenValue> values_of_config(const Json& document, const std::string
       if (value.is_null() || (name == "logging_dir" && followed_from_output(named)) ||
           is_displaced(name, named, parser))
         continue;
-      refuse_foreign_value(name, value.is_string() ? value.get<std::string>() : value.dump());
+      for (const Json& each : value.is_array() ? value : Json::array({value}))
+        refuse_foreign_value(name, each.is_string() ? each.get<std::string>() : each.dump());
       values.push_back(
           {name, parse_option_value(option, name == "device" ? without_index(value) : value), source});
     } catch (const ConfigError& error) {

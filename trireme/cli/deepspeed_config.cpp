@@ -55,6 +55,8 @@ class DeepSpeedReader {
   void collect(const Json& object, const std::string& prefix) {
     for (const auto& [name, value] : object.items()) {
       const std::string path = prefix + name;
+      if (name.find('.') != std::string::npos)
+        refuse(path, value, "DeepSpeed's keys have no dots; write objects {...} of keys in one another");
       const DeepSpeedKey* key = find_deepspeed_key(path);
       if (value.is_null()) {
         if (key == nullptr && !is_deepspeed_block(path)) unknown_.push_back(path);

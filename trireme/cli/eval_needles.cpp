@@ -127,7 +127,7 @@ void NeedlesFlags::declare(OptionList& list) {
 std::vector<int64_t> NeedlesFlags::lengths_in_tokens() const {
   if (lengths.empty()) throw ConfigError("--lengths: give the tokens of the samples, such as 4k,32k,128k");
   std::vector<int64_t> tokens;
-  for (const std::string& length : split(lengths, ',')) {
+  for (const std::string& length : split_at_commas(lengths, "--lengths")) {
     tokens.push_back(parse_count(length, "--lengths"));
     if (tokens.back() < 1 || tokens.back() > kMostTokens)
       throw ConfigError(cat("--lengths ", lengths, ": a sample has 1 to ", kMostTokens, " tokens"));

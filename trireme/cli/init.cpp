@@ -43,8 +43,6 @@ int run_init(const std::vector<std::string>& arguments) {
     apply_config_override(json, assignment.string());
   std::set<std::string> read;
   const ModelConfig plain = parse_model_config(json, cat("preset ", preset.name), model_families(), &read);
-  // What a preset says, Trireme itself need not read.
-  for (const auto& [key, value] : preset.config.items()) read.insert(key);
   for (const std::filesystem::path& assignment : options.overrides)
     refuse_unread_override(assignment.string(), read);
   const ModelConfig config = with_rope(plain, options.rope);

@@ -123,7 +123,8 @@ int64_t sharing_ranks(const OptionParser& parser) {
   return parser.given("sp") ? number("sp") : number("ulysses") * number("ring");
 }
 
-void check_sharing_ranks(const OptionParser& parser, int ranks, const std::string& other_way) {
+void check_sharing_ranks(const OptionParser& parser, int ranks, const std::string& other_way,
+                         const std::string& ranks_flag) {
   const int64_t degree = sharing_ranks(parser);
   if (ranks % degree == 0) return;
   std::string source = parser.source_of("sp");
@@ -131,8 +132,11 @@ void check_sharing_ranks(const OptionParser& parser, int ranks, const std::strin
     if (!parser.given("sp") && parser.find(option).read() != 1)
       source += cat(source.empty() ? "" : " x ", parser.source_of(option));
   throw ConfigError(cat(source, ": ", degree, " ranks are to share a sample, and the run has ", ranks,
-                        ranks == 1 ? " rank" : " ranks", "; expected a multiple of ", degree,
-                        ": start it with trireme launch --nproc_per_node ", degree, " -- ...", other_way));
+                        ranks == 1 ? " rank" : " ranks", "; expected a multiple of ", degree, ": ",
+                        ranks_flag.empty()
+                            ? cat("start it with trireme launch --nproc_per_node ", degree, " -- ...")
+                            : cat("give ", ranks_flag, " ", degree),
+                        other_way));
 }
 
 std::optional<std::string> crossing_warning(int ulysses, const World& world) {

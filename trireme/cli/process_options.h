@@ -50,8 +50,9 @@ struct ProcessOptions {
 // Ranks that share a sample, as far as values are given.
 int64_t sharing_ranks(const OptionParser& parser);
 // Throws ConfigError, which names what gave their number and ends with `other_way`: the run's ranks cannot be divided
-// into groups of so many.
-void check_sharing_ranks(const OptionParser& parser, int ranks, const std::string& other_way = "");
+// into groups of so many. `ranks_flag`: of the command, which says how many ranks there are; empty: a launcher does.
+void check_sharing_ranks(const OptionParser& parser, int ranks, const std::string& other_way = "",
+                         const std::string& ranks_flag = "");
 
 // What to tell the user where ranks of one Ulysses group are on several machines; nothing where none is.
 std::optional<std::string> crossing_warning(int ulysses, const World& world);

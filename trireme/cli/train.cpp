@@ -1,5 +1,7 @@
 #include "trireme/cli/train.h"
 
+#include <algorithm>
+#include <array>
 #include <functional>
 #include <iostream>
 #include <unistd.h>
@@ -48,6 +50,14 @@ void keep_global_batch_of(int first_ranks, int ranks, TrainOptions& options,
                                             " keeps the ", samples, " samples of a step")));
 }
 
+// Where it does not, it has those of the run.
+bool first_stage_sets_degrees(const std::string& context_stages) {
+  if (!is_stage_list(context_stages)) return false;
+  const Json list = parse_stage_list(context_stages);
+  return !list.empty() && std::ranges::any_of(std::array{"sp", "ulysses", "ring"},
+                                              [&](const char* name) { return list.front().contains(name); });
+}
+
 }  // namespace
 
 void TrainFlags::declare(OptionList& list) {
@@ -73,8 +83,7 @@ std::vector<std::string> TrainFlags::read_files(OptionParser& parser, int ranks)
                             "; give --ulysses and --ring, or --sp, too"));
   }
   options.context_stages = list_of_stages(options.context_stages);
-  // Stages of a list may set other degrees.
-  if (!is_stage_list(options.context_stages)) check_sharing_ranks(parser, ranks);
+  if (!first_stage_sets_degrees(options.context_stages)) check_sharing_ranks(parser, ranks);
   return notes;
 }
 

@@ -69,6 +69,7 @@ int run_verify(const std::vector<std::string>& arguments) {
 
   // Every rank takes part in the one sequence unless asked otherwise.
   const auto share_sequence = [&](int ranks, int machine_ranks) {
+    check_sharing_ranks(parser, ranks, "", flags.ranks_as_threads ? "--ranks_as_threads" : "");
     if (!parser.given("ulysses") && !parser.given("ring") && !flags.process.sp) flags.process.sp = ranks;
     flags.process.share_sequence(options, parser, machine_ranks, model_dir);
   };

@@ -44,10 +44,12 @@ void list_lora_options(OptionList& list, LoraOptions& lora) {
       .on_resume(ResumeRule::by_content);
   list.text("lora_target_modules", lora.targets,
             "modules that have them, with commas: q_proj,v_proj; all-linear: every projection of a layer")
+      .with_commas()
       .on_resume(ResumeRule::by_content);
   list.text("lora_modules_to_save", lora.modules_to_save,
             "norms, embedding and output matrix that are trained whole beside them, with commas: "
             "embed_tokens,norm (every module whose name ends so)")
+      .with_commas()
       .on_resume(ResumeRule::by_content);
 }
 

@@ -139,7 +139,7 @@ std::vector<Plan> plan_stages(const PlanRequest& request, const std::vector<int6
 std::vector<int64_t> parse_stage_lengths(const std::string& text) {
   std::vector<int64_t> lengths;
   bool doubles = false;
-  for (const std::string& word : split(text, ',')) {
+  for (const std::string& word : split_at_commas(text, "--stages")) {
     if (word == "...") {
       if (lengths.empty() || doubles) break;
       doubles = true;

@@ -51,7 +51,7 @@ ContextStage next_stage(const std::vector<ContextStage>& before, int64_t sequenc
 std::vector<ContextStage> parse_context_stages(const std::string& text, const StageDefaults& defaults) {
   if (text.empty()) throw ConfigError("--context_stages is empty; expected LENGTH:STEPS such as 1k:60,4k:20");
   std::vector<ContextStage> stages;
-  for (const std::string& part : split(text, ',')) {
+  for (const std::string& part : split_at_commas(text, "--context_stages")) {
     try {
       const std::vector<std::string> fields = split(part, ':');
       if (fields.size() < 2 || fields.size() > 3)

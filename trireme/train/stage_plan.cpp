@@ -60,7 +60,8 @@ void set_options(TrainOptions& options, const Json& stage, const RunTopology& to
   if (stage.contains("ulysses") || stage.contains("ring"))
     throw ConfigError("sp is the product of ulysses and ring; give it, or these two");
   const int64_t sp = count_of(stage, "sp");
-  check_degrees(sp, 1, topology.ranks);
+  if (topology.ranks % sp != 0)
+    throw ConfigError(cat("sp is ", sp, ", which does not divide the number of ranks, ", topology.ranks));
   const SequenceDegrees degrees =
       choose_degrees(static_cast<int>(sp), topology.query_heads, topology.machine_ranks);
   options.engine.ulysses = degrees.ulysses;

@@ -37,9 +37,10 @@ void list_schedule(OptionList& list, TrainOptions& o) {
   list.group(OptionGroup::schedule);
   // Of stages and --max_seq_length, the length of the stage that the run is in is compared.
   list.text(
-      "context_stages", o.context_stages,
-      "LENGTH:STEPS[:PEAK_LEARNING_RATE],...: each stage has its own warm-up and schedule, and half "
-      "the peak of the one before; or a JSON list, or a file with one, of stages that set other options");
+          "context_stages", o.context_stages,
+          "LENGTH:STEPS[:PEAK_LEARNING_RATE],...: each stage has its own warm-up and schedule, and half "
+          "the peak of the one before; or a JSON list, or a file with one, of stages that set other options")
+      .with_commas();
   list.count("max_steps", o.max_steps, from_to(-1, kSteps),
              "optimizer steps; 0 or -1: --num_train_epochs decides");
   list.real("num_train_epochs", o.num_train_epochs, from_to(0, kSteps), "passes over the data");
