@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Makes tests/tokenizer/fixtures/: small tokenizers, each with the ids that the Hugging Face `tokenizers` library gives.
-Byte-level BPE of the GPT-2, Llama-3 and Qwen kinds, and one with every flag of added tokens.
+Byte-level BPE of the GPT-2, Llama-3, Qwen and Falcon kinds, and one with every flag of added tokens.
 SentencePiece's BPE of the Llama-2, Mistral and Gemma kinds, and one without bytes; WordPiece of both kinds of BERT.
 
     .deps/python/bin/python tests/tokenizer/make_tokenizer_fixtures.py [NAME...]
@@ -115,6 +115,19 @@ def qwen():
     train(t, 800)
     t.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
     t.add_tokens([AddedToken(x, normalized=False) for x in ("<tool>", "</tool>")])
+    return json.loads(t.to_str())
+
+
+def falcon():
+    """As the files of Falcon and Falcon3, where steps behind ByteLevel see its alphabet, in which some bytes are digits."""
+    t = Tokenizer(models.BPE())
+    byte_level = t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    t.decoder = decoders.ByteLevel()
+    train(t, 700)  # with merges across what the other steps cut
+    t.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Punctuation("contiguous"), byte_level, pre_tokenizers.Digits(individual_digits=False),
+        pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")])
+    t.add_special_tokens(["<|endoftext|>"])
     return json.loads(t.to_str())
 
 
@@ -248,7 +261,7 @@ def bert_cased():
 def main():
     out = HERE / "fixtures"
     out.mkdir(exist_ok=True)
-    for make in (gpt2, llama3, qwen, flags, llama2, mistral, gemma, no_bytes, bert, bert_cased):
+    for make in (gpt2, llama3, qwen, falcon, flags, llama2, mistral, gemma, no_bytes, bert, bert_cased):
         if sys.argv[1:] and make.__name__ not in sys.argv[1:]:
             continue
         text = json.dumps(make(), ensure_ascii=False, separators=(",", ":"))

@@ -39,8 +39,8 @@ TEST_P(TokenizerParity, one_cache_for_many_texts_changes_nothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerParity,
-                         ::testing::Values("gpt2", "llama3", "qwen", "flags", "llama2", "mistral", "gemma",
-                                           "no_bytes", "bert", "bert_cased"),
+                         ::testing::Values("gpt2", "llama3", "qwen", "falcon", "flags", "llama2", "mistral",
+                                           "gemma", "no_bytes", "bert", "bert_cased"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

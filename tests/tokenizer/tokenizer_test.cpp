@@ -61,8 +61,10 @@ TEST(Tokenizer, what_is_not_built_is_refused_by_name) {
               HasSubstr("normalizer replaces {\"Regex\":\"a\"}, not a String"));
   EXPECT_THAT(refused("/pre_tokenizer", typed("Whitespace")), HasSubstr("pre_tokenizer is Whitespace"));
   EXPECT_THAT(refused("/pre_tokenizer",
-                      {{"type", "Sequence"}, {"pretokenizers", {typed("ByteLevel"), typed("Digits")}}}),
-              HasSubstr("ByteLevel before its last step"));
+                      {{"type", "Sequence"}, {"pretokenizers", {typed("ByteLevel"), typed("ByteLevel")}}}),
+              HasSubstr("ByteLevel before another step than"));
+  EXPECT_THAT(refused("/pre_tokenizer", {{"type", "Punctuation"}, {"behavior", "Removed"}}),
+              HasSubstr("at punctuation with the behavior \"Removed\", not"));
   EXPECT_THAT(refused("/pre_tokenizer",
                       {{"type", "Split"}, {"pattern", {{"Regex", "a"}}}, {"behavior", "Contiguous"}}),
               HasSubstr("the behavior \"Contiguous\", not"));

@@ -7,6 +7,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/tokenizer/bert_text.h"
+#include "trireme/tokenizer/byte_level.h"
 #include "trireme/tokenizer/normalizer.h"
 #include "trireme/tokenizer/unbuilt_tokenizer.h"
 #include "trireme/tokenizer/unicode_versions.h"
@@ -28,18 +29,18 @@ bool is_number(uint32_t code) {
          category == UTF8PROC_CATEGORY_NO;
 }
 
-// Calls piece(text) for each run of digits, or each digit, and for the text between.
-void split_digits(std::string_view text, bool each_alone,
-                  const std::function<void(std::string_view)>& piece) {
+// Calls piece(text) for each run of characters that `is_of_run`, or each of them, and for the text between.
+void split_runs(std::string_view text, bool (*is_of_run)(uint32_t), bool each_alone,
+                const std::function<void(std::string_view)>& piece) {
   size_t begin = 0;
-  bool run_is_digits = false;
+  bool in_run = false;
   for_characters(text, [&](size_t offset, const Utf8Character& character) {
-    const bool digit = is_number(character.code);
-    if (offset > begin && (digit != run_is_digits || (digit && each_alone))) {
+    const bool of_run = is_of_run(character.code);
+    if (offset > begin && (of_run != in_run || (of_run && each_alone))) {
       piece(text.substr(begin, offset - begin));
       begin = offset;
     }
-    run_is_digits = digit;
+    in_run = of_run;
   });
   if (begin < text.size()) piece(text.substr(begin));
 }
@@ -84,12 +85,15 @@ PreTokenizer::PreTokenizer(const Json& json, const std::string& origin) {
     refuse_tokenizer(
         origin, cat("the tokenizer's pre_tokenizer has ", steps_.size(), " steps, more than ", kMostSteps));
   const auto byte_level = std::ranges::find(steps_, Kind::byte_level, &Step::kind);
-  if (byte_level != steps_.end() && byte_level + 1 != steps_.end())
-    refuse_tokenizer(origin, "the tokenizer's pre_tokenizer has ByteLevel before its last step");
+  const auto only_cuts = [](const Step& step) { return step.kind == Kind::split || step.kind == Kind::runs; };
+  if (byte_level != steps_.end() && !std::all_of(byte_level + 1, steps_.end(), only_cuts))
+    refuse_tokenizer(origin,
+                     "the tokenizer's pre_tokenizer has ByteLevel before another step than Split, Digits and "
+                     "Punctuation");
 }
 
 Alphabet PreTokenizer::alphabet() const {
-  const bool bytes = !steps_.empty() && steps_.back().kind == Kind::byte_level;
+  const bool bytes = std::ranges::find(steps_, Kind::byte_level, &Step::kind) != steps_.end();
   return bytes ? Alphabet::bytes : Alphabet::characters;
 }
 
@@ -117,8 +121,17 @@ void PreTokenizer::add(const Json& json, const std::string& origin) {
     step.add_prefix_space = true_or_false(json, "add_prefix_space", field, true);
     if (true_or_false(json, "use_regex", field, true)) step.pattern.emplace_back(kGpt2Pattern, origin);
   } else if (type == "Digits") {
-    step.kind = Kind::digits;
-    step.each_digit_alone = true_or_false(json, "individual_digits", field, false);
+    step.kind = Kind::runs;
+    step.is_of_run = is_number;
+    step.each_alone = true_or_false(json, "individual_digits", field, false);
+  } else if (type == "Punctuation") {
+    const auto behavior = text_value(json, "behavior", field, "Isolated");
+    if (behavior != "Isolated" && behavior != "Contiguous")
+      refuse_tokenizer(origin, cat("the tokenizer splits at punctuation with the behavior \"",
+                                   quotation(behavior), "\", not Isolated or Contiguous"));
+    step.kind = Kind::runs;
+    step.is_of_run = is_bert_punctuation;
+    step.each_alone = behavior == "Isolated";
   } else if (type == "Split") {
     step = read_split(json, origin);
   } else if (type == "Metaspace") {
@@ -180,11 +193,16 @@ void PreTokenizer::step(size_t index, std::string_view text, Origin origin, cons
   const Step& now = steps_[index];
   std::string rewritten;
   const auto next = [&](std::string_view piece) {
-    step(index + 1, piece, piece.data() == text.data() ? origin : Origin::later, sink);
+    const Origin of_piece = piece.data() == text.data() ? origin : Origin::later;
+    if (now.kind != Kind::byte_level || index + 1 == steps_.size())
+      step(index + 1, piece, of_piece, sink);
+    else  // the steps behind it see the alphabet that stands for bytes
+      step(index + 1, token_of_bytes(piece), of_piece,
+           [&](std::string_view token) { sink(*bytes_of_token(token)); });
   };
   switch (now.kind) {
-    case Kind::digits:
-      split_digits(text, now.each_digit_alone, next);
+    case Kind::runs:
+      split_runs(text, now.is_of_run, now.each_alone, next);
       return;
     case Kind::bert:
       split_words(text, next);

@@ -1,8 +1,10 @@
 // tokenizer.json's "pre_tokenizer": it splits normalized text into pieces, which the model takes one by one.
-// Supported: null, ByteLevel (last of all), Metaspace, BertPreTokenizer, Split (Isolated, Removed,
-// MergedWithPrevious), Digits, Sequence. All others are refused by name.
+// Supported: null, ByteLevel (behind it Split, Digits and Punctuation alone), Metaspace, BertPreTokenizer, Split
+// (Isolated, Removed, MergedWithPrevious), Digits, Punctuation (Isolated, Contiguous), Sequence. All others are
+// refused by name.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -19,7 +21,7 @@ class PreTokenizer {
   using Sink = std::function<void(std::string_view piece)>;
   enum class Origin { begin, later };  // where a text stood in its document
 
-  // Throws ConfigError for an unsupported pre-tokenizer, and for ByteLevel before another step.
+  // Throws ConfigError for an unsupported pre-tokenizer, and for ByteLevel before a step that does not only cut.
   PreTokenizer(const Json& json, const std::string& origin);
   // Calls `sink` for each piece in order; never for an empty one.
   void split(std::string_view text, Origin origin, const Sink& sink) const { step(0, text, origin, sink); }
@@ -32,16 +34,17 @@ class PreTokenizer {
   bool splits_before_the_beginning() const;
 
  private:
-  enum class Kind { split, digits, byte_level, metaspace, bert };
+  enum class Kind { split, runs, byte_level, metaspace, bert };
   enum class Prepend { always, first, never };
   struct Step {
     Kind kind = Kind::split;
     std::vector<SplitPattern> pattern;  // one, or none
     bool drop_matches = false;
     bool drop_others = false;
-    bool merge_with_previous = false;  // a match ends the piece before it
-    bool match_others = false;         // the pattern matches pieces, not what is between them
-    bool each_digit_alone = false;
+    bool merge_with_previous = false;       // a match ends the piece before it
+    bool match_others = false;              // the pattern matches pieces, not what is between them
+    bool (*is_of_run)(uint32_t) = nullptr;  // digits, or punctuation
+    bool each_alone = false;                // a piece for each character of a run
     bool add_prefix_space = false;
     std::string replacement;  // of a space; begins pieces
     Prepend prepend = Prepend::always;
