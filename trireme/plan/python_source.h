@@ -1,7 +1,7 @@
-// Python source read for its imports, classes, constants and calls, without Python: the lexical analysis of
-// docs.python.org/3/reference/lexical_analysis.html, and brackets. What a program computes is not followed.
+// Python source read for its imports, classes, constants and calls, without Python: by its tokens and brackets. What a
+// program computes is not followed.
 //
-//   text -> tokens -> imports, classes, constants of literals, calls with their arguments
+//   text -> tokens (python_tokens.h) -> imports, classes, constants of literals, calls with their arguments
 #pragma once
 
 #include <map>
