@@ -396,6 +396,7 @@ TEST_F(PlanCommand, refuses_flags_that_the_answer_does_not_read) {
                              {"--max_seq_length", "64", "--stages", "32,64"},
                              {"--max_length", "--stages", "32,64"},
                              {"--objective", "length", "--stages", "32,64"},
+                             {"--objective", "fewest_gpus", "--stages", "32,64"},
                              {"--html", "x.html", "--max_seq_length", "64", "--explain_oom"},
                              {"--tokens", "5b", "--max_seq_length", "64", "--explain_oom"}})
     EXPECT_THAT(refusal(on_cpu(words)), ::testing::StartsWith(words.front() + " means nothing"));

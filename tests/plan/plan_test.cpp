@@ -152,7 +152,7 @@ TEST(Plan, stage_lengths_may_double) {
   EXPECT_THAT(parse_stage_lengths("32k,128k"), ElementsAre(32768, 131072));
   EXPECT_THAT(parse_stage_lengths("128k,...,1m"), ElementsAre(1 << 17, 1 << 18, 1 << 19, 1 << 20));
   EXPECT_THAT(parse_stage_lengths("100k,...,300k"), ElementsAre(100 << 10, 200 << 10, 300 << 10));
-  for (const char* wrong : {"", "...", "1k,...", "...,1k", "4k,2k", "1k,x"})
+  for (const char* wrong : {"", "...", "1k,...", "...,1k", "4k,2k", "1k,x", "1k,...,8000000t"})
     EXPECT_THROW(parse_stage_lengths(wrong), ConfigError) << wrong;
   EXPECT_THAT(refusal([] { parse_stage_lengths("32k,"); }), HasSubstr("'32k,': entry 2 of 2 is empty"));
 }

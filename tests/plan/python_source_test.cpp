@@ -34,8 +34,10 @@ TEST(PythonSource, literals_have_their_values) {
   };
   for (const auto& [text, value] : cases) EXPECT_EQ(value_of(text), value) << text;
   for (const char* text : {"f'a{b}'", "b", "1 + 1", "args.x", "'a\\n'", "[1]", "0x10", "len('a')",
-                           "9223372036854775807 * 2", "1 if a else 2"})
+                           "9223372036854775807 * 2", "1 if a else 2", "- -5", "-'a'"})
     EXPECT_EQ(value_of(text), "not known") << text;
+  EXPECT_EQ(value_of("-A", "A = -4611686018427387904 * 2\n"), "not known");
+  EXPECT_EQ(value_of(std::string(1 << 20, '-') + "5"), "not known");
 }
 
 TEST(PythonSource, constants_that_are_given_once_count) {

@@ -108,7 +108,7 @@ std::map<std::string, std::vector<std::string>> OptionParser::words_of(
     };
     if (equals != std::string::npos && equals + 1 < word.size()) {
       words.push_back(word.substr(equals + 1));
-    } else if (option.type == OptionType::boolean) {
+    } else if (option.type == OptionType::boolean && equals == std::string::npos) {
       const bool takes = next_is_value() && parse_boolean(arguments[i + 1]);
       words.emplace_back(takes ? arguments[++i] : "true");
     } else {

@@ -71,11 +71,13 @@ void refuse_unread(const PlanFlags& flags, const OptionParser& parser) {
       refuse(flags.objective != Objective::throughput, flag, reader);
     return;
   }
-  const bool longest = flags.objective == Objective::length, stages = !flags.stages.empty();
-  refuse(longest, "max_seq_length", "where the longest sequence is searched; give it without --max_length");
+  const bool stages = !flags.stages.empty();
+  refuse(flags.objective == Objective::length, "max_seq_length",
+         "where the longest sequence is searched; give it without --max_length");
   refuse(stages, "max_seq_length", "with --stages, which are lengths; give it without those");
   for (const char* flag : {"objective", "max_length"})
-    refuse(longest && stages, flag, "with --stages, which are lengths; give it without those");
+    refuse(flags.objective != Objective::throughput && stages, flag,
+           "with --stages, which are lengths, all on --gpus; give it without those");
 }
 
 template <typename T, typename V>

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/base/option_list.h"
 #include "trireme/base/sizes.h"
 #include "trireme/base/split.h"
 #include "trireme/plan/check_request.h"
@@ -146,9 +147,9 @@ std::vector<int64_t> parse_stage_lengths(const std::string& text) {
       continue;
     }
     const int64_t tokens = parse_count(word, "--stages");
-    if (tokens < 1 || (!lengths.empty() && tokens <= lengths.back()))
-      throw ConfigError(
-          cat("--stages is '", quotation(text), "'; expected lengths that grow, such as 32k,128k,512k"));
+    if (tokens < 1 || tokens > kMostTokens || (!lengths.empty() && tokens <= lengths.back()))
+      throw ConfigError(cat("--stages is '", quotation(text),
+                            "'; expected lengths that grow, such as 32k,128k,512k, up to ", kMostTokens));
     while (doubles && lengths.back() * 2 < tokens) lengths.push_back(lengths.back() * 2);
     doubles = false;
     lengths.push_back(tokens);

@@ -239,15 +239,21 @@ class Reader {
     call.arguments.push_back(std::move(argument));
   }
 
+  static std::optional<Json> product(const Json& one, const Json& other) {
+    int64_t value = 0;
+    const bool overflows = __builtin_mul_overflow(one.get<int64_t>(), other.get<int64_t>(), &value);
+    return overflows ? std::nullopt : std::optional<Json>(value);
+  }
   // Of tokens [begin, end): a number, whole numbers multiplied, a text, True, False, None, a constant.
   std::optional<Json> literal(size_t begin, size_t end) const {
+    const bool negative = is(begin, "-");
+    if (negative) ++begin;
     if (begin >= end) return std::nullopt;
-    if (is(begin, "-")) {
-      const auto positive = literal(begin + 1, end);
-      if (!positive || !positive->is_number()) return std::nullopt;
-      return positive->is_number_integer() ? Json(-positive->get<int64_t>()) : Json(-positive->get<double>());
-    }
     std::optional<Json> value = literal(begin);
+    if (negative && value)
+      value = value->is_number_integer() ? product(*value, -1)
+              : value->is_number()       ? std::optional<Json>(-value->get<double>())
+                                         : std::nullopt;
     for (size_t i = begin + 1; i < end && value; ++i) {
       if (tokens_[i].kind == Kind::text && value->is_string()) {
         const auto more = literal(i);
@@ -257,10 +263,7 @@ class Reader {
       }
       const auto factor = is(i, "*") && i + 1 < end ? literal(i + 1) : std::nullopt;
       if (!factor || !factor->is_number_integer() || !value->is_number_integer()) return std::nullopt;
-      int64_t product = 0;
-      if (__builtin_mul_overflow(value->get<int64_t>(), factor->get<int64_t>(), &product))
-        return std::nullopt;
-      value = product;
+      value = product(*value, *factor);
       ++i;
     }
     return value;
