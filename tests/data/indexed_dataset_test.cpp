@@ -322,6 +322,13 @@ TEST(IndexedDatasetWriter, of_a_token_type_takes_the_ids_that_it_holds) {
               HasSubstr("token id 65536"));
 }
 
+TEST(IndexedDatasetWriter, a_folder_is_no_prefix_of_two_files) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(message_of<ConfigError>([&] { IndexedDatasetWriter(folder.path() / "", 10); }),
+              HasSubstr("expected the PREFIX of two files, such as"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
 TEST(IndexedDatasetWriter, a_failed_write_leaves_nothing_and_keeps_the_older_set) {
   const TemporaryFolder folder;
   write_three_documents(folder / "set", 300);

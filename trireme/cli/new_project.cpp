@@ -31,7 +31,7 @@ std::vector<std::string> write_project(const fs::path& folder, ProjectVariant va
     const fs::path path = folder / file.path;
     make_asked_folder(path.parent_path());
     replace_file(path, std::string(file.text));
-    if (file.is_script())
+    if (file.path.ends_with(".sh"))
       fs::permissions(path, fs::perms::owner_exec | fs::perms::group_exec | fs::perms::others_exec,
                       fs::perm_options::add);
     written.emplace_back(file.path);

@@ -27,7 +27,6 @@ struct ProjectFile {
   std::string_view folder;  // "shared", or the name of a variant
   std::string_view path;    // in the new folder
   std::string_view text;
-  bool is_script() const { return path.ends_with(".sh"); }
 };
 const std::vector<ProjectFile>& project_files();  // made by the build (cli/CMakeLists.txt)
 

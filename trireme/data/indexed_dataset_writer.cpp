@@ -72,6 +72,9 @@ IndexedDatasetWriter::IndexedDatasetWriter(const std::filesystem::path& prefix, 
       idx_(indexed_dataset_idx(prefix)),
       vocab_size_(vocab_size),
       type_(type) {
+  if (!prefix.has_filename())
+    throw ConfigError(cat(prefix.string(), ": is a folder; expected the PREFIX of two files, such as ",
+                          (prefix / "tokens").string()));
   const std::string suffix = cat(kPartialSet, ::getpid());
   (partial_bin_ = bin_) += suffix;
   (partial_idx_ = idx_) += suffix;

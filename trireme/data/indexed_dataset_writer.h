@@ -18,8 +18,8 @@ constexpr const char* kPartialSet = ".partial-";
 class IndexedDatasetWriter {
  public:
   // Makes PREFIX's folder when needed. Token ids must lie in [0, vocab_size), which also chooses their type.
-  // Throws DataError when the folder cannot be written to; SystemFault, here and below, where its file system is
-  // away.
+  // Throws ConfigError for a PREFIX that ends with a slash; DataError when the folder cannot be written to;
+  // SystemFault, here and below, where its file system is away.
   IndexedDatasetWriter(const std::filesystem::path& prefix, int64_t vocab_size);
   // Of ids that are known by their type alone, uint16 or int32: all that it holds, from 0 on.
   IndexedDatasetWriter(const std::filesystem::path& prefix, TokenType type);

@@ -5,7 +5,6 @@
 #include <limits>
 #include <tuple>
 
-#include "trireme/base/error.h"
 #include "trireme/forecast/choose_recompute.h"
 
 namespace trireme {
