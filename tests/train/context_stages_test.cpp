@@ -72,7 +72,7 @@ TEST(ContextStages, steps_belong_to_the_stage_that_holds_them) {
 TEST(ContextStages, a_part_that_is_wrong_is_quoted) {
   EXPECT_THAT(refusal("1k"), HasSubstr("'1k'"));
   EXPECT_THAT(refusal("1k:60,4q:20"), HasSubstr("4q"));
-  EXPECT_THAT(refusal("1k:60,"), HasSubstr("''"));
+  EXPECT_THAT(refusal("1k:60,"), HasSubstr("'1k:60,': entry 2 of 2 is empty"));
   EXPECT_THAT(refusal("1k:0"), HasSubstr("1k:0"));
   EXPECT_THAT(refusal("1k:5:fast"), HasSubstr("fast"));
   EXPECT_THAT(refusal("1k:5:-1"), HasSubstr("-1"));
