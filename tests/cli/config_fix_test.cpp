@@ -74,7 +74,8 @@ TEST(ConfigFix, finds_the_value_whatever_stands_around_it) {
   EXPECT_EQ(mend_deepspeed_text("{\"train_batch_size\":\n 3\n}", "ds.json", 2).text,
             "{\"train_batch_size\":\n 2\n}");
   const std::string escaped =
-      R"({"sequence\u005fparallelism": {"degre\u0065": 8}, "train\u005fbatch_size": 3})";
+      R"({"sequence\u005fparallelism": {"degre\u0065": 8}, "gradient_accumulation_steps": 2, )"
+      R"("train\u005fbatch_size": 3})";
   EXPECT_EQ(mend_deepspeed_text(escaped, "ds.json", 2).text,
             replaced(replaced(escaped, ": 8}", ": 2}"), ": 3}", ": 2}"));
 }

@@ -30,7 +30,8 @@ const char* const kHead =
     "degree that does not divide the ranks), and nothing else changed.\n\n"
     "Trireme's own options stand in a file too: `--config run.yaml`, YAML or JSON with the names of "
     "[options](options.md); flags count more, also over what contradicts them (`--warmup_ratio` over "
-    "`warmup_steps`). `--config OUTPUT_DIR/config.json` replays a run.\n";
+    "`warmup_steps`). A list of names stands for a flag's words with commas. `--config "
+    "OUTPUT_DIR/config.json` replays a run.\n";
 
 std::string code(const Json& value) {
   return cat("`", value.dump(), "`");
