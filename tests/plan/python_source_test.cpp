@@ -136,6 +136,8 @@ TEST(PythonSource, refuses_what_is_no_python_by_its_line) {
   EXPECT_THAT(refusal("a\nb = 'c\n"), HasSubstr("a.py: line 2 has a string without its end"));
   EXPECT_THAT(refusal("a(\nb\n"), HasSubstr("line 1 has a bracket without its end"));
   EXPECT_THAT(refusal("a\n)"), HasSubstr("line 2 has a bracket that closes nothing"));
+  EXPECT_EQ(refusal(std::string(200, '(') + std::string(200, ')')), "no error");
+  EXPECT_THAT(refusal(std::string(201, '(') + std::string(201, ')')), HasSubstr("more than 200 brackets"));
 }
 
 // Whatever the bytes, reading ends, with a source or a DataError.

@@ -95,7 +95,9 @@ class PythonLexer {
     fail("a string without its end", quote);
   }
   void symbol(char c) {
+    constexpr size_t kMostBrackets = 200;  // as Python itself takes
     if (c == '(' || c == '[' || c == '{') {
+      if (brackets_.size() == kMostBrackets) fail("more than 200 brackets in one another", at_);
       add(Kind::symbol, at_ + 1);
       brackets_.push_back(at_ - 1);
     } else if (c == ')' || c == ']' || c == '}') {

@@ -16,7 +16,8 @@ struct PythonToken {
   int depth = 0;              // of the brackets around it
 };
 
-// The last is a line's end. Throws DataError that names the line: a string or a bracket without its end.
+// The last is a line's end. Throws DataError that names the line: a string or a bracket without its end, too many
+// brackets in one another.
 std::vector<PythonToken> python_tokens(const std::string& text, const std::string& file);
 
 }  // namespace trireme
