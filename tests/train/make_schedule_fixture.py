@@ -20,6 +20,12 @@ CASES = [
     ("cosine_with_min_lr", 2, 21, {"min_lr": 1e-5}),
     ("polynomial", 5, 40, {"lr_end": 1e-6, "power": 2.0}),
     ("inverse_sqrt", 8, 40, {}),
+    ("inverse_sqrt", 4, 20, {"timescale": 30}),
+    ("warmup_stable_decay", 5, 40, {"num_decay_steps": 10}),
+    ("warmup_stable_decay", 0, 12, {"num_decay_steps": 12, "decay_type": "linear", "min_lr_ratio": 0.1}),
+    ("warmup_stable_decay", 3, 20, {"num_decay_steps": 7, "decay_type": "1-sqrt", "min_lr_ratio": 0.2}),
+    ("warmup_stable_decay", 3, 20, {"num_decay_steps": 9, "num_cycles": 1.5}),
+    ("warmup_stable_decay", 2, 10, {"num_decay_steps": 0}),
     ("constant", 0, 10, {}),
     ("constant_with_warmup", 4, 10, {}),
 ]

@@ -65,8 +65,10 @@ TEST(Schedule, what_a_schedule_cannot_use_is_refused_by_name) {
   EXPECT_THROW(parse_schedule_kwargs(R"({"min_lr": "low"})"), ConfigError);
   EXPECT_THROW(parse_schedule_kwargs("{min_lr: 1}"), ConfigError);
   EXPECT_THROW((Schedule{ScheduleKind::cosine_with_min_lr, {}, 1e-4, 0, 10}.check()), ConfigError);
-  for (const char* out_of_range : {R"({"power": -1})", R"({"power": 0})", R"({"min_lr_rate": 1.5})",
-                                   R"({"min_lr": -1e-5})", R"({"lr_end": -1})", R"({"num_cycles": 0})"})
+  for (const char* out_of_range :
+       {R"({"power": -1})", R"({"power": 0})", R"({"min_lr_rate": 1.5})", R"({"min_lr": -1e-5})",
+        R"({"lr_end": -1})", R"({"num_cycles": 0})", R"({"decay_type": "sqrt"})", R"({"decay_type": 1})",
+        R"({"num_decay_steps": -1})", R"({"min_lr_ratio": 2})", R"({"timescale": 0})"})
     EXPECT_THROW(parse_schedule_kwargs(out_of_range), ConfigError) << out_of_range;
   EXPECT_THROW((Schedule{ScheduleKind::cosine_with_min_lr, {.min_lr = 2e-4}, 1e-4, 0, 10}.check()),
                ConfigError);
@@ -74,6 +76,20 @@ TEST(Schedule, what_a_schedule_cannot_use_is_refused_by_name) {
   high_end.lr_end = 1;
   EXPECT_THROW((Schedule{ScheduleKind::polynomial, high_end, 1e-4, 0, 10}.check()), ConfigError);
   EXPECT_THROW((Schedule{ScheduleKind::linear, {}, 0, 0, 10}.check()), ConfigError);
+}
+
+TEST(Schedule, a_decay_is_whole_steps_that_fit_beside_the_warmup) {
+  const auto schedule = [](std::optional<double> decay_steps) {
+    ScheduleKwargs kwargs;
+    kwargs.num_decay_steps = decay_steps;
+    return Schedule{ScheduleKind::warmup_stable_decay, kwargs, 1e-4, 4, 10};
+  };
+  schedule(6).check();
+  EXPECT_THAT(testing::message_of<ConfigError>([&] { schedule(7).check(); }),
+              ::testing::HasSubstr("4 steps of warm-up and num_decay_steps 7 are more than the 10 steps"));
+  EXPECT_THROW(schedule(2.5).check(), ConfigError);
+  EXPECT_THAT(testing::message_of<ConfigError>([&] { schedule(std::nullopt).check(); }),
+              ::testing::HasSubstr("num_decay_steps"));
 }
 
 // transformers' functions take no other keywords either.
@@ -86,6 +102,8 @@ TEST(Schedule, what_another_schedule_reads_is_refused) {
   EXPECT_THAT(message(ScheduleKind::linear, {.lr_end = 1e-6}), ::testing::HasSubstr("no lr_end"));
   EXPECT_THAT(message(ScheduleKind::polynomial, {.num_cycles = 2}), ::testing::HasSubstr("no num_cycles"));
   EXPECT_THAT(message(ScheduleKind::constant, {.power = 2}), ::testing::HasSubstr("no power"));
+  EXPECT_THAT(message(ScheduleKind::cosine, {.decay_type = DecayType::linear}),
+              ::testing::HasSubstr("cosine has no decay_type; give --lr_scheduler_type warmup_stable_decay"));
 }
 
 }  // namespace

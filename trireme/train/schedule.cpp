@@ -18,7 +18,9 @@ double cosine(double cycles, double progress) {
   return 0.5 * (1 + std::cos(std::numbers::pi * cycles * 2 * progress));
 }
 
-// A key of lr_scheduler_kwargs, and the kinds that read it.
+constexpr const char* kDecayType = "decay_type";  // the one key whose value is a word
+
+// Another key of lr_scheduler_kwargs, and the kinds that read it.
 struct Kwarg {
   const char* name;
   std::optional<double> ScheduleKwargs::*value;
@@ -31,11 +33,14 @@ const std::vector<Kwarg>& known_kwargs() {
       {"num_cycles",
        &ScheduleKwargs::num_cycles,
        above(0),
-       {cosine_with_restarts, cosine_with_min_lr, ScheduleKind::cosine}},
+       {cosine_with_restarts, cosine_with_min_lr, ScheduleKind::cosine, warmup_stable_decay}},
       {"min_lr", &ScheduleKwargs::min_lr, at_least(0), {cosine_with_min_lr}},
       {"min_lr_rate", &ScheduleKwargs::min_lr_rate, from_to(0, 1), {cosine_with_min_lr}},
       {"lr_end", &ScheduleKwargs::lr_end, at_least(0), {polynomial}},
       {"power", &ScheduleKwargs::power, above(0), {polynomial}},
+      {"timescale", &ScheduleKwargs::timescale, above(0), {inverse_sqrt}},
+      {"num_decay_steps", &ScheduleKwargs::num_decay_steps, at_least(0), {warmup_stable_decay}},
+      {"min_lr_ratio", &ScheduleKwargs::min_lr_ratio, from_to(0, 1), {warmup_stable_decay}},
   };
   return all;
 }
@@ -44,7 +49,27 @@ const Kwarg& find_kwarg(const std::string& name) {
   for (const Kwarg& kwarg : known_kwargs())
     if (kwarg.name == name) return kwarg;
   throw ConfigError(cat("--lr_scheduler_kwargs has no key '", quotation(name), "'; expected one of ",
-                        joined(known_kwargs(), ", ", &Kwarg::name)));
+                        joined(known_kwargs(), ", ", &Kwarg::name), ", ", kDecayType));
+}
+
+DecayType parse_decay_type(const Json& value) {
+  for (const auto& [type, name] : enum_names(DecayType{}))
+    if (value == name) return type;
+  throw ConfigError(cat("--lr_scheduler_kwargs: ", kDecayType, " is ", quotation(value), "; expected ",
+                        joined(enum_names(DecayType{}), ", ", &EnumName<DecayType>::name)));
+}
+
+// The last steps of warmup_stable_decay, `progress` of them done.
+double decayed(DecayType type, double cycles, double progress) {
+  switch (type) {
+    case DecayType::linear:
+      return 1 - progress;
+    case DecayType::cosine:
+      return cosine(cycles, progress);
+    case DecayType::one_less_root:
+      return 1 - std::sqrt(progress);
+  }
+  return 0;
 }
 
 double end_of(const ScheduleKwargs& kwargs) {
@@ -61,6 +86,10 @@ ScheduleKwargs parse_schedule_kwargs(const std::string& json_text) {
     throw ConfigError(cat("--lr_scheduler_kwargs is ", quotation(json_text),
                           R"(; expected an object such as {"min_lr_rate": 0.1})"));
   for (const auto& [key, value] : json.items()) {
+    if (key == kDecayType) {
+      kwargs.decay_type = parse_decay_type(value);
+      continue;
+    }
     const Kwarg& known = find_kwarg(key);
     if (!value.is_number() || !known.range.holds(value.get<double>()))
       throw ConfigError(
@@ -78,9 +107,20 @@ void Schedule::check() const {
       throw ConfigError(cat("--lr_scheduler_kwargs: the schedule ", name_of(kind), " has no ", kwarg.name,
                             "; give --lr_scheduler_type ", name_of(kwarg.kinds.front()),
                             " with it, or leave it out"));
+  if (kwargs.decay_type && kind != ScheduleKind::warmup_stable_decay)
+    throw ConfigError(cat("--lr_scheduler_kwargs: the schedule ", name_of(kind), " has no ", kDecayType,
+                          "; give --lr_scheduler_type warmup_stable_decay with it, or leave it out"));
   if (kind == ScheduleKind::cosine_with_min_lr && kwargs.min_lr.has_value() == kwargs.min_lr_rate.has_value())
     throw ConfigError(
         R"(cosine_with_min_lr needs one of min_lr and min_lr_rate: --lr_scheduler_kwargs '{"min_lr_rate": 0.1}')");
+  if (kind == ScheduleKind::warmup_stable_decay) {
+    if (!kwargs.num_decay_steps || *kwargs.num_decay_steps != std::floor(*kwargs.num_decay_steps))
+      throw ConfigError(
+          R"(warmup_stable_decay needs a whole number of steps: --lr_scheduler_kwargs '{"num_decay_steps": 100}')");
+    if (static_cast<double>(warmup_steps) + *kwargs.num_decay_steps > static_cast<double>(total_steps))
+      throw ConfigError(cat("warmup_stable_decay: ", warmup_steps, " steps of warm-up and num_decay_steps ",
+                            *kwargs.num_decay_steps, " are more than the ", total_steps, " steps there are; give fewer of either"));
+  }
   if (kwargs.min_lr && *kwargs.min_lr > peak_learning_rate)
     throw ConfigError(cat("cosine_with_min_lr: min_lr ", *kwargs.min_lr,
                           " must not be above the peak learning rate ", peak_learning_rate));
@@ -92,9 +132,13 @@ void Schedule::check() const {
 double Schedule::learning_rate(int64_t step) const {
   if (kind == ScheduleKind::constant) return peak_learning_rate;
   const auto steps = static_cast<double>(step), warmup = static_cast<double>(warmup_steps);
-  if (step < warmup_steps && warmup_type == WarmupType::log)
-    return peak_learning_rate * (std::log(steps + 1) / std::log(std::max(2.0, warmup)));
-  if (step < warmup_steps) return peak_learning_rate * (steps / std::max(1.0, warmup));
+  const double lowest = kwargs.min_lr_ratio.value_or(0);
+  if (step < warmup_steps) {
+    const double grown = warmup_type == WarmupType::log
+                             ? std::log(steps + 1) / std::log(std::max(2.0, warmup))
+                             : steps / std::max(1.0, warmup);
+    return peak_learning_rate * (grown * (1 - lowest) + lowest);
+  }
   const double decay_steps = std::max(1.0, static_cast<double>(total_steps) - warmup);
   const double progress = (steps - warmup) / decay_steps;
   double factor = 1;
@@ -123,8 +167,16 @@ double Schedule::learning_rate(int64_t step) const {
                  : (peak_learning_rate - end_of(kwargs)) * std::pow(1 - progress, kwargs.power.value_or(1)) +
                        end_of(kwargs);
     case ScheduleKind::inverse_sqrt: {
-      const double timescale = warmup_steps > 0 ? warmup : 10000;
+      const double timescale = kwargs.timescale.value_or(warmup_steps > 0 ? warmup : 10000);
       factor = 1 / std::sqrt((steps + timescale - warmup) / timescale);
+      break;
+    }
+    case ScheduleKind::warmup_stable_decay: {
+      const double left = static_cast<double>(total_steps) - steps, decay = *kwargs.num_decay_steps;
+      if (left > decay) break;
+      const double share = decayed(kwargs.decay_type.value_or(DecayType::cosine),
+                                   kwargs.num_cycles.value_or(0.5), 1 - left / decay);
+      factor = std::max(0.0, share * (1 - lowest) + lowest);
       break;
     }
   }

@@ -19,6 +19,7 @@ enum class ScheduleKind {
   inverse_sqrt,
   constant,
   constant_with_warmup,
+  warmup_stable_decay,
 };
 constexpr auto enum_names(ScheduleKind) {
   using enum ScheduleKind;
@@ -29,7 +30,8 @@ constexpr auto enum_names(ScheduleKind) {
                                                 {polynomial, "polynomial"},
                                                 {inverse_sqrt, "inverse_sqrt"},
                                                 {constant, "constant"},
-                                                {constant_with_warmup, "constant_with_warmup"}});
+                                                {constant_with_warmup, "constant_with_warmup"},
+                                                {warmup_stable_decay, "warmup_stable_decay"}});
 }
 
 // How the learning rate of step n grows over W steps of warm-up.
@@ -42,13 +44,29 @@ constexpr auto enum_names(WarmupType) {
   return std::to_array<EnumName<WarmupType>>({{linear, "linear"}, {log, "log"}});
 }
 
+// How the learning rate falls in the last steps of warmup_stable_decay, p from 0 to 1.
+enum class DecayType {
+  linear,         // 1 - p
+  cosine,         // (1 + cos(2 pi num_cycles p)) / 2
+  one_less_root,  // 1 - sqrt(p)
+};
+constexpr auto enum_names(DecayType) {
+  using enum DecayType;
+  return std::to_array<EnumName<DecayType>>(
+      {{linear, "linear"}, {cosine, "cosine"}, {one_less_root, "1-sqrt"}});
+}
+
 // Hugging Face's lr_scheduler_kwargs; those that are given.
 struct ScheduleKwargs {
-  std::optional<double> num_cycles = {};   // cosine 0.5, cosine_with_restarts 1, cosine_with_min_lr 0.5
-  std::optional<double> min_lr = {};       // cosine_with_min_lr: one of these two
-  std::optional<double> min_lr_rate = {};  // as a share of the peak
-  std::optional<double> lr_end = {};       // polynomial 1e-7
-  std::optional<double> power = {};        // polynomial 1
+  std::optional<double> num_cycles = {};       // cosine_with_restarts 1, else 0.5
+  std::optional<double> min_lr = {};           // cosine_with_min_lr: one of these two
+  std::optional<double> min_lr_rate = {};      // as a share of the peak
+  std::optional<double> lr_end = {};           // polynomial 1e-7
+  std::optional<double> power = {};            // polynomial 1
+  std::optional<double> timescale = {};        // inverse_sqrt: steps; the warm-up's, or 10,000
+  std::optional<double> num_decay_steps = {};  // warmup_stable_decay, which needs it
+  std::optional<double> min_lr_ratio = {};     // warmup_stable_decay 0: where warm-up begins and decay ends
+  std::optional<DecayType> decay_type = {};    // warmup_stable_decay cosine
 };
 // {"min_lr_rate": 0.1} -> ScheduleKwargs. ConfigError for text that is not JSON, unknown keys, wrong types
 // and numbers that no schedule can use.
