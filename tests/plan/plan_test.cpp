@@ -52,12 +52,31 @@ TEST(Plan, of_the_fewest_devices_fits_on_no_fewer) {
   ASSERT_TRUE(plan.fits());
   ASSERT_LT(plan.devices, 16);
   ASSERT_GT(plan.devices, 1);
-  for (int fewer = 1; fewer < plan.devices; fewer *= 2) EXPECT_FALSE(Search(request).holds(fewer, 32768));
+  for (int fewer = 1; fewer < plan.devices; ++fewer) EXPECT_FALSE(Search(request).holds(fewer, 32768));
 
   request.target_tokens_per_second = plan.best.time.tokens_per_second * 1.01;
   const Plan faster = make_plan(request);
   EXPECT_GT(faster.devices, plan.devices);
   EXPECT_TRUE(faster.reaches(request.target_tokens_per_second));
+}
+
+TEST(Plan, of_the_fewest_devices_tries_each_number_of_one_machine) {
+  PlanRequest request = small_request(4, 0, 100 * kMiB);
+  request.tokens = Search(request).longest(3, kMostLength);
+  ASSERT_FALSE(Search(request).holds(2, request.tokens));
+  request.objective = Objective::fewest_gpus;
+  EXPECT_EQ(make_plan(request).devices, 3);
+}
+
+TEST(Plan, that_does_not_fit_names_the_fewest_devices_that_would) {
+  for (const auto& [given, fewest] : {std::pair(1, 3), {2, 3}, {4, 12}, {8, 12}}) {
+    PlanRequest request = small_request(given, 0, 100 * kMiB);
+    Search search(request);
+    request.tokens = search.longest(fewest, kMostLength);
+    for (const int devices : {1, 2, 4, 8})
+      ASSERT_EQ(search.holds(devices, request.tokens), devices > fewest) << devices;
+    EXPECT_EQ(make_plan(request).devices_needed, fewest) << given;
+  }
 }
 
 TEST(Plan, that_does_not_fit_says_how_long_and_on_how_many_it_would) {
@@ -94,6 +113,17 @@ TEST(Plan, frontier_falls_in_speed_of_tokens_and_ends_at_the_longest) {
   ASSERT_GT(plan.frontier.size(), 2);
   EXPECT_EQ(plan.frontier.back().tokens(), plan.longest_tokens);
   for (const Planned& each : plan.frontier) EXPECT_TRUE(each.memory.fits());
+}
+
+TEST(Plan, frontier_says_of_how_many_samples_its_rates_are) {
+  const PlanRequest request = small_request(4, 32768, 200 * kMiB);
+  const Plan plan = make_plan(request);
+  EXPECT_THAT(plan_text(request, plan), HasSubstr(frontier_samples_text(plan.frontier)));
+  std::vector<Planned> frontier(2);
+  EXPECT_THAT(frontier_samples_text(frontier),
+              AllOf(HasSubstr("each at 1 sample a step"), HasSubstr("--samples_per_step")));
+  frontier.back().configuration.data_parallel = 4;
+  EXPECT_THAT(frontier_samples_text(frontier), HasSubstr("each at 1 to 4 samples a step"));
 }
 
 TEST(Plan, frontier_leaves_out_lengths_that_no_run_could_have) {

@@ -15,13 +15,13 @@ namespace {
 
 constexpr int kMostDevices = 1 << 14;
 
-// Numbers of devices that people have: divisors of a machine, then whole machines; up to `most`.
-std::vector<int> device_counts(const HardwareProfile& hardware, int most) {
+// Those above `fewer` and up to `most` that runs may have: any of one machine, then whole machines.
+std::vector<int> device_counts(const HardwareProfile& hardware, int fewer, int most) {
   std::vector<int> counts;
   const int machine = hardware.devices_per_machine;
-  for (int count = 1; count < machine && count <= most; ++count)
-    if (machine % count == 0) counts.push_back(count);
-  for (int count = machine; count <= most; count += machine) counts.push_back(count);
+  for (int count = fewer + 1; count <= std::min(machine, most); ++count) counts.push_back(count);
+  for (int count = std::max(2, fewer / machine + 1) * machine; count <= most; count += machine)
+    counts.push_back(count);
   return counts;
 }
 
@@ -46,17 +46,24 @@ std::optional<Planned> planned_on(Search& search, const PlanRequest& request, in
   return best;
 }
 
-// Whole machines by doubling: a hint, not the least.
+// The fewest above those of the request, as far as more devices than some that suffice do too: bounds double,
+// and what lies between the last two is bisected.
 std::optional<int> more_devices(Search& search, const PlanRequest& request) {
-  const int machine = request.hardware.devices_per_machine;
-  if (request.hardware.across_machines.bytes_per_second <= 0 && request.devices >= machine)
-    return std::nullopt;
-  for (int devices = request.devices * 2; devices <= kMostDevices; devices *= 2) {
-    if (devices > machine && devices % machine != 0) continue;
-    const bool suffice = request.target_tokens_per_second > 0
-                             ? planned_on(search, request, devices).has_value()
-                             : held_on(search, request, devices);
-    if (suffice) return devices;
+  const auto suffice = [&](int devices) {
+    return request.target_tokens_per_second > 0 ? planned_on(search, request, devices).has_value()
+                                                : held_on(search, request, devices);
+  };
+  const auto is_ruled_out = [&](int devices) { return !can_be_planned(request, devices, request.tokens); };
+  const HardwareProfile& hardware = request.hardware;
+  const bool is_one_machine = hardware.across_machines.bytes_per_second <= 0;
+  const int most = is_one_machine ? std::min(kMostDevices, hardware.devices_per_machine) : kMostDevices;
+  for (int fewer = request.devices; fewer < most; fewer *= 2) {
+    std::vector<int> counts = device_counts(hardware, fewer, std::min(2 * fewer, most));
+    while (!counts.empty() && is_ruled_out(counts.back())) counts.pop_back();
+    if (counts.empty() || !suffice(counts.back())) continue;
+    std::erase_if(counts, is_ruled_out);
+    return *std::partition_point(counts.begin(), counts.end() - 1,
+                                 [&](int devices) { return !suffice(devices); });
   }
   return std::nullopt;
 }
@@ -94,7 +101,7 @@ Plan plan_of(const PlanRequest& request, bool with_frontier) {
                             " tokens; give more GPUs, or leave pinned options out"));
   } else if (request.objective == Objective::fewest_gpus) {
     check_request(request, plan.devices, tokens);
-    for (const int devices : device_counts(request.hardware, request.devices)) {
+    for (const int devices : device_counts(request.hardware, 0, request.devices)) {
       best = planned_on(search, request, devices);
       if (!best) continue;
       plan.devices = devices;

@@ -16,7 +16,8 @@ struct Plan {
   int64_t longest_tokens = 0;  // that these devices hold
   std::vector<RunnerUp> runners_up;
   std::vector<Planned> frontier;  // the fastest at possible lengths that double, up to the longest
-  // Where the length does not fit on `devices`, or too slowly: the fewest that hold it fast enough.
+  // Where the length does not fit on `devices`, or too slowly: the fewest above them that hold it fast
+  // enough, by bisection.
   std::optional<int> devices_needed;
   std::vector<std::string> advice;
   SearchCounts counts;

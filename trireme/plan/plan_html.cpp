@@ -196,7 +196,8 @@ std::string frontier_section(const PlanRequest& request, const Plan& plan) {
       cat("<h2>Length against speed</h2>\n<p>The fastest configuration at lengths that double, up to the "
           "longest that fits: ",
           html_count(plan.longest_tokens), " tokens.",
-          points.size() > 1 ? " The square is this plan's length." : "", "</p>\n");
+          points.size() > 1 ? " The square is this plan's length." : "", "</p>\n<p>Rates are ",
+          frontier_samples_text(plan.frontier), ".</p>\n");
   if (points.size() > 1) html += svg_chart(points, "tokens of a sample (logarithmic)", rate_name);
   return html + table("The same in numbers",
                       {"tokens", rate_name, "in all", "step", cat("memory of a ", device), "configuration"},

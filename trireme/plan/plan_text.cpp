@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <ranges>
 
 #include "trireme/base/error.h"
 #include "trireme/base/joined.h"
@@ -133,7 +134,7 @@ std::string frontier_text(const std::vector<Planned>& frontier) {
                   100 * each.time.mfu);
     text += cat(line, configuration_text(each), "\n");
   }
-  return text;
+  return text + cat("  ", frontier_samples_text(frontier), "\n");
 }
 
 // Those of the run's dtype, and those of none.
@@ -167,6 +168,14 @@ std::string rate_text(double per_second) {
 
 std::string estimated_figures(const PlanRequest& request) {
   return joined(figures_that_count(request, FigureOrigin::estimated));
+}
+
+std::string frontier_samples_text(const std::vector<Planned>& frontier) {
+  const auto samples = [](const Planned& each) { return each.configuration.samples(); };
+  const auto [fewest, most] = std::ranges::minmax(frontier | std::views::transform(samples));
+  const std::string range =
+      fewest < most ? cat(fewest, " to ", most, " samples") : count_text(most, "sample");
+  return cat("each at ", range, " a step; short ones may be faster with more (--samples_per_step)");
 }
 
 std::string configuration_text(const Planned& planned) {
