@@ -36,6 +36,10 @@ TEST(RunnersUp, are_slower_or_over_and_say_by_how_much) {
       if (fits) {
         EXPECT_GE(runner.planned.seconds_per_token() * (1 + kAsFast), best->seconds_per_token());
         EXPECT_THAT(runner.reason, HasSubstr(runner.slower > 0.0005 ? "slower: " : "as fast"));
+        const PlannedMemory &memory = runner.planned.memory, &of_best = best->memory;
+        EXPECT_TRUE(runner.change.starts_with("--ulysses") || runner.slower < 0 ||
+                    memory.device_bytes < of_best.device_bytes || memory.host_bytes < of_best.host_bytes)
+            << "better in nothing";
       } else {
         EXPECT_THAT(runner.reason, HasSubstr(" over "));
       }

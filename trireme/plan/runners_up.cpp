@@ -11,6 +11,8 @@
 namespace trireme {
 namespace {
 
+constexpr double kNoticed = 0.0005;  // share of a step's time that is told
+
 // What grew most from `before` to `after`.
 template <typename Entries>
 std::string grown_most(const Entries& before, const Entries& after) {
@@ -69,6 +71,13 @@ PinnedOptions pinned_as(const Configuration& c) {
   pinned.batch = c.batch;
   pinned.accumulation = c.accumulation;
   return pinned;
+}
+
+// In speed, or in a memory.
+bool is_better_in_something(const Planned& other, const Planned& best) {
+  return other.seconds_per_token() / best.seconds_per_token() - 1 < -kNoticed ||
+         other.memory.device_bytes < best.memory.device_bytes ||
+         other.memory.host_bytes < best.memory.host_bytes;
 }
 
 // Those options that the user did not pin, one by one with other values than the best's.
@@ -131,8 +140,10 @@ class Alternatives {
     if (request.pinned.offload_optimizer != Offload::none &&
         !host_can_step(best_.step.inputs, request.hardware))
       return;
-    for (const Candidate& candidate : list_candidates(request, c_.ranks(), best_.tokens()))
-      add(make_planned(request, candidate.keeping(candidate.most_keeping), best_.tokens()));
+    for (const Candidate& candidate : list_candidates(request, c_.ranks(), best_.tokens())) {
+      const Planned other = make_planned(request, candidate.keeping(candidate.most_keeping), best_.tokens());
+      if (!other.memory.fits() || is_better_in_something(other, best_)) add(other);
+    }
   }
 
   void add_meshes() {
@@ -215,10 +226,11 @@ RunnerUp compare_with(const Planned& best, const Planned& other, const HardwareP
         cat(format_bytes(over), " over ",
             on_device ? cat("on each ", hardware.device_noun()) : std::string("in a machine's host memory"),
             ": ", grown_most(amounts_of(now), amounts_of(then)));
-    if (runner.slower < -0.0005) runner.reason += cat(" (it would be ", percent(-runner.slower), " faster)");
+    if (runner.slower < -kNoticed)
+      runner.reason += cat(" (it would be ", percent(-runner.slower), " faster)");
     return runner;
   }
-  if (runner.slower < 0.0005) {
+  if (runner.slower < kNoticed) {
     const int64_t more = memory.device_bytes - best.memory.device_bytes;
     runner.reason = more >= 0 ? cat("as fast, and ", format_bytes(more), " more on each device")
                               : cat("as fast, and ", format_bytes(-more), " less on each device");
