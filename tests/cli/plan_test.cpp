@@ -280,6 +280,21 @@ TEST_F(PlanCommand, positions_that_do_not_reach_are_stretched_and_it_says_so) {
   EXPECT_THAT(refusal(given), HasSubstr("--rope_scaling yarn:2"));
 }
 
+// The tiny preset has 1,048,576 positions.
+TEST_F(PlanCommand, each_stage_stretches_the_positions_by_what_its_length_needs) {
+  const fs::path folder = folder_ / "staged";
+  const std::string text = output_of({"--model", "tiny", "--gpu", cpu().string(), "--stages", "512k,2m,4m",
+                                      "--output", folder.string()})
+                               .text;
+  EXPECT_THAT(text, HasSubstr("rope_scaling yarn:2 at 2,097,152 tokens, yarn:4 at 4,194,304 tokens"));
+  const Json stages = read_document(folder / "stages.yaml").json;
+  ASSERT_EQ(stages.size(), 3U);
+  EXPECT_FALSE(stages[0].contains("rope_scaling"));
+  EXPECT_EQ(stages[1]["rope_scaling"], "yarn:2");
+  EXPECT_EQ(stages[2]["rope_scaling"], "yarn:4");
+  EXPECT_FALSE(read_config_document(folder / "run.yaml").json.contains("rope_scaling"));
+}
+
 TEST_F(PlanCommand, an_encoder_without_a_mask_token_is_left_a_place_for_one) {
   const Words of_preset{"--model", "bert-tiny", "--gpu", cpu().string()};
   const auto planned = [&](Words words, const Words& more) {

@@ -133,16 +133,46 @@ void check_planned_positions(const PlanRequest& request, const ModelConfig& conf
 }
 
 // What is longer than the model's positions is planned with more of them: neither bytes nor seconds depend on
-// it. -> a sentence that says so; empty where the positions reach.
-std::string stretch_positions(PlanFlags& flags, OptionParser& parser, const ModelConfig& config) {
-  const int64_t longest = flags.engine.rope.longest_tokens, reach = position_reach(config);
-  const int64_t document = flags.document_tokens > 0 ? std::min(flags.document_tokens, longest) : longest;
-  if (!config.rotates || flags.engine.rope.given() || document <= reach) return "";
+// it. Empty where the positions reach.
+std::string needed_rope_scaling(const PlanFlags& flags, const ModelConfig& config, int64_t tokens) {
+  const int64_t document = flags.document_tokens > 0 ? std::min(flags.document_tokens, tokens) : tokens;
+  if (!config.rotates || flags.engine.rope.given() || document <= position_reach(config)) return "";
   if (!lacking_original_positions(config).empty()) return "";  // check_positions_reach tells it
-  const std::string scaling = rope_scaling_to_reach(config, document);
+  return rope_scaling_to_reach(config, document);
+}
+
+// "the plan stretches them by ..."; empty for empty `how`.
+std::string advice_on_positions(const ModelConfig& config, const std::string& how) {
+  if (how.empty()) return "";
+  return cat("the model has ", format_count(position_reach(config)),
+             " positions: the plan stretches them by ", how,
+             "; docs/context-extension.md says what else there is");
+}
+
+// -> a sentence that says so; empty where the positions reach.
+std::string stretch_positions(PlanFlags& flags, OptionParser& parser, const ModelConfig& config) {
+  const std::string scaling = needed_rope_scaling(flags, config, flags.engine.rope.longest_tokens);
+  if (scaling.empty()) return "";
   parser.add_file_values({{"rope_scaling", scaling, "trireme plan"}}, Precedence::before_counts);
-  return cat("the model has ", format_count(reach), " positions: the plan stretches them by --rope_scaling ",
-             scaling, "; docs/context-extension.md says what else there is");
+  return advice_on_positions(config, cat("--rope_scaling ", scaling));
+}
+
+// Of each stage by itself, so that those within the model's positions are as it was trained.
+struct StageRopes {
+  std::vector<std::string> scalings;  // empty where the positions reach
+  std::string advice;
+};
+StageRopes stage_ropes(const PlanFlags& flags, const ModelConfig& config,
+                       const std::vector<int64_t>& lengths) {
+  StageRopes ropes;
+  std::string how;
+  for (const int64_t tokens : lengths) {
+    const std::string& scaling = ropes.scalings.emplace_back(needed_rope_scaling(flags, config, tokens));
+    if (!scaling.empty())
+      how += cat(how.empty() ? "rope_scaling " : ", ", scaling, " at ", format_count(tokens), " tokens");
+  }
+  ropes.advice = advice_on_positions(config, how);
+  return ropes;
 }
 
 // On options of the launch line that the plan does not choose.
@@ -182,14 +212,17 @@ std::string launch_heading(bool fits) {
 }
 
 int plan_of_stages(const PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
-                   const PlanRequest& of_run, const std::vector<std::string>& advice) {
+                   const PlanRequest& of_run, const ModelConfig& trained) {
   const std::vector<int64_t> lengths = parse_stage_lengths(flags.stages);
   const PlanRequest request = of_run.of_stages(std::ssize(lengths));
   flags.pages.check_stages(parser);
-  check_planned_positions(request, model.config, lengths.back());
+  const StageRopes ropes = stage_ropes(flags, trained, lengths);
+  RopeOverride of_longest = flags.engine.rope;
+  if (!ropes.scalings.back().empty()) of_longest.scaling = ropes.scalings.back();
+  check_planned_positions(request, with_rope(trained, of_longest), lengths.back());
   std::vector<Plan> plans = plan_stages(request, lengths);
   std::string advised;
-  for (const std::string& line : advice) {
+  for (const std::string& line : advice_on_line(flags, model, ropes.advice)) {
     plans.back().advice.push_back(line);
     advised += cat("\n", line, "\n");
   }
@@ -200,7 +233,7 @@ int plan_of_stages(const PlanFlags& flags, const OptionParser& parser, const Pla
     json.push_back(plan_json(request, plan));
   }
   const bool fits = std::ranges::all_of(plans, &Plan::fits);
-  const std::string launch = write_stages(flags, parser, model, request, stages);
+  const std::string launch = write_stages(flags, parser, model, request, stages, ropes.scalings);
   flags.pages.write_stages(request, plans, launch);
   for (Json& stage : json) stage["launch"] = launch;
   const std::string text =
@@ -338,7 +371,7 @@ int run_plan(const std::vector<std::string>& arguments) {
   const ModelConfig trained = model.config;
   const auto stretch_to = [&](int64_t tokens) {
     flags.engine.rope.longest_tokens = tokens;
-    std::string told = stretch_positions(flags, parser, trained);
+    std::string told = flags.stages.empty() ? stretch_positions(flags, parser, trained) : "";
     model.config = with_rope(trained, flags.engine.rope);
     return told;
   };
@@ -347,8 +380,7 @@ int run_plan(const std::vector<std::string>& arguments) {
   PlanRequest request = flags.resolve(parser, model);
   for (const std::string& note : notes) std::cerr << note << "\n";
   if (flags.explain.asked(parser)) return explain_oom(flags.explain, request, flags.json);
-  if (!flags.stages.empty())
-    return plan_of_stages(flags, parser, model, request, advice_on_line(flags, model, stretched));
+  if (!flags.stages.empty()) return plan_of_stages(flags, parser, model, request, trained);
   if (request.objective != Objective::length) {
     if (request.tokens == 0)
       throw ConfigError("trireme plan needs --max_seq_length, --stages or --max_length");

@@ -114,7 +114,8 @@ std::string write_plan(const PlanFlags& flags, const OptionParser& parser, const
 }
 
 std::string write_stages(const PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
-                         const PlanRequest& request, const std::vector<Planned>& stages) {
+                         const PlanRequest& request, const std::vector<Planned>& stages,
+                         const std::vector<std::string>& rope_scalings) {
   const fs::path &folder = flags.output, list = folder / "stages.yaml", run = folder / "run.yaml";
   if (folder.empty())
     return "--output DIR writes run.yaml and stages.yaml, and tells the line that starts all stages\n";
@@ -127,8 +128,8 @@ std::string write_stages(const PlanFlags& flags, const OptionParser& parser, con
   const std::string data = data_words(flags, model);
   const std::string title =
       cat("trireme plan: ", stages.front().configuration.ranks(), " x ", request.hardware.name);
-  replace_file(list,
-               stages_yaml(title + ". Steps or tokens of each stage are yours to choose", request, stages));
+  replace_file(list, stages_yaml(title + ". Steps or tokens of each stage are yours to choose", request,
+                                 stages, rope_scalings));
   replace_file(run, run_yaml(cat(title, ". trireme train --config run.yaml", data),
                              run_options(flags, parser, model, request, on_disk, chosen)));
   return init_line(flags, model) +

@@ -18,8 +18,9 @@ bool asks_for_dropout(const PlanFlags& flags, const PlannedModel& model);
 // Both return lines, each with its end. They throw ConfigError, DataError: the folder cannot be written.
 std::string write_plan(const PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
                        const PlanRequest& request, const Planned& planned);
-// run.yaml with stages.yaml, for one run of all stages.
+// run.yaml with stages.yaml, for one run of all stages; `rope_scalings` as stages_yaml has them.
 std::string write_stages(const PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
-                         const PlanRequest& request, const std::vector<Planned>& stages);
+                         const PlanRequest& request, const std::vector<Planned>& stages,
+                         const std::vector<std::string>& rope_scalings);
 
 }  // namespace trireme

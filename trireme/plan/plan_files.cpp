@@ -61,14 +61,16 @@ std::string run_yaml(const std::string& title, const TrainOptionValues& options)
 }
 
 std::string stages_yaml(const std::string& title, const PlanRequest& request,
-                        const std::vector<Planned>& stages) {
+                        const std::vector<Planned>& stages, const std::vector<std::string>& rope_scalings) {
   std::string text = cat("# ", title, "\n");
-  for (const Planned& stage : stages) {
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
     const char* begin = "- {";
-    for (const ChosenOption& each : chosen_options(request, stage)) {
+    for (const ChosenOption& each : chosen_options(request, stages[stage])) {
       text += cat(begin, each.name, ": ", each.value.dump());
       begin = ", ";
     }
+    if (const std::string& scaling = rope_scalings[stage]; !scaling.empty())
+      text += cat(", rope_scaling: ", Json(scaling).dump());
     text += request.token_budget > 0 ? cat(", tokens: ", request.token_budget, "}\n")
                                      : cat(", steps: ", kStepsOfStage, "}\n");
   }

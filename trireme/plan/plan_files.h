@@ -29,9 +29,10 @@ bool is_chosen_by_plan(const std::string& option);
 std::string run_yaml(const std::string& title, const TrainOptionValues& options);
 
 // A list for --context_stages: each stage with all that its plan chose, and the token budget of a stage
-// (PlanRequest::of_stages), or a hundred steps where there is none.
+// (PlanRequest::of_stages), or a hundred steps where there is none. `rope_scalings`: of each stage; where one
+// is empty, it is as in the stage before.
 std::string stages_yaml(const std::string& title, const PlanRequest& request,
-                        const std::vector<Planned>& stages);
+                        const std::vector<Planned>& stages, const std::vector<std::string>& rope_scalings);
 
 // ds_config.json, for --deepspeed, with what DeepSpeed's keys can say. A ring is no key of it: `sp` is the
 // degree of both.
