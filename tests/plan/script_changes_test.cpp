@@ -228,6 +228,21 @@ TEST(ScriptChanges, tell_of_another_precision_and_of_shards_over_all_ranks) {
               Contains(AllOf(HasSubstr("FSDP (line 13)"), HasSubstr("over all ranks"))));
 }
 
+TEST(ScriptChanges, name_the_native_flags_of_a_packing) {
+  const auto notes_with = [](const std::string& arguments) {
+    return changes_of(replaced(kSft, "    seed=", cat("    ", arguments, ",\n    seed="))).notes;
+  };
+  EXPECT_THAT(notes_with("packing=True"),
+              Contains(HasSubstr("natively --packing best_fit --long_documents truncate, ")));
+  EXPECT_THAT(
+      notes_with("packing=True, packing_strategy=\"wrapped\""),
+      Contains(HasSubstr("line 13: packing=True, by the strategy wrapped, is natively --packing concat.")));
+  EXPECT_THAT(notes_with("packing=True, packing_strategy=\"bfd_split\""),
+              Contains(HasSubstr("natively --packing best_fit, ")));
+  for (const char* unknown : {"packing=False", "packing=packs", "packing=True, packing_strategy=name"})
+    EXPECT_THAT(notes_with(unknown), Not(Contains(HasSubstr("natively")))) << unknown;
+}
+
 TEST(ScriptChanges, are_made_where_the_script_sets_a_value_last) {
   const std::string again = replaced(kSft, ")\ntrainer = ", ")\narguments.max_length = 2 * 256\ntrainer = ");
   const ScriptChanges changes = changes_of(again);

@@ -172,6 +172,7 @@ class ScriptEditor {
     set_parallelism(call);
     shard_parameters(call);
     tell_of_precision(call);
+    tell_of_packing(call);
   }
 
   void set_parallelism(const PythonCall& call) {
@@ -218,6 +219,20 @@ class ScriptEditor {
                              argument == nullptr ? " by its default" : "",
                              "; the diff leaves that as it is."));
     }
+  }
+
+  // The launch line cannot say it: with a TEXT that is one document, `truncate` would keep one sample.
+  void tell_of_packing(const PythonCall& call) {
+    const PythonArgument *packing = call.find("packing"), *strategy = call.find("packing_strategy");
+    if (packing == nullptr || !packing->value || *packing->value != true) return;
+    constexpr std::pair<const char*, const char*> kNative[] = {
+        {"bfd", "--packing best_fit --long_documents truncate, with data of a document a line (.jsonl)"},
+        {"bfd_split", "--packing best_fit, with data of a document a line (.jsonl)"},
+        {"wrapped", "--packing concat"}};
+    for (const auto& [of_trl, native] : kNative)
+      if (strategy == nullptr ? of_trl == std::string("bfd") : strategy->value && *strategy->value == of_trl)
+        notes_.push_back(cat(line_of(*packing), ": packing=True, by the strategy ", of_trl, ", is natively ",
+                             native, "."));
   }
 
   void tell_of_memory() {
