@@ -305,6 +305,23 @@ TEST(Adapters, of_a_mixture_leave_router_and_experts_out) {
               ElementsAre("q_proj", "k_proj", "v_proj", "o_proj"));
 }
 
+TEST(Adapters, of_a_mixture_of_one_expert_leave_it_out_too) {
+  const auto modules = [](const char* fixture) {
+    const std::filesystem::path file =
+        testing::source_folder() / "tests/parity/fixtures" / fixture / "config.json";
+    Json json = read_json(file);
+    json.update({{"num_experts", 1}, {"num_experts_per_tok", 1}, {"top_k_experts", 1}});
+    const ModelConfig config = parse_model_config(json, file.string());
+    return adapted_modules(make_adapters(config, make_model_layout(config),
+                                         {.rank = 1, .alpha = 1, .targets = {"all-linear"}},
+                                         {"targets", "whole"}));
+  };
+  for (const char* fixture : {"qwen3_moe", "qwen3_5_moe", "gemma4_experts"})
+    EXPECT_EQ(modules(fixture),
+              adapted_modules(adapters_of(fixture, {.rank = 1, .alpha = 1, .targets = {"all-linear"}})))
+        << fixture;
+}
+
 // By gate_proj, up_proj and down_proj PEFT means the shared expert's, but of a Qwen3-Next the others'.
 TEST(Adapters, of_a_shared_expert_are_those_that_peft_means_by_its_names) {
   const auto modules = [](const char* fixture) {
@@ -557,6 +574,7 @@ TEST(AdapterFolder, that_asks_for_what_is_not_built_is_refused_by_name) {
                           {"a_key_of_tomorrow", 3}};
   for (const auto& [key, value] : not_built.items())
     EXPECT_THAT(message({{key, value}}), AllOf(HasSubstr(key), HasSubstr("not built"))) << key;
+  EXPECT_THAT(message({{"alpha_pattern", {{".*\\.gate_up_proj", 4}}}}), HasSubstr("changes experts"));
   EXPECT_THAT(message({{"init_lora_weights", "pissa"}}), HasSubstr("changes the model's weights too"));
   EXPECT_THAT(message({{"target_modules", Json::array()}}), HasSubstr("expected a list"));
   EXPECT_THAT(message({{"r", 0}}), HasSubstr("\"r\" is 0"));

@@ -445,6 +445,8 @@ TEST(ModelConfig, what_gemma_has_and_is_not_built_is_refused_with_what_to_do) {
   EXPECT_THAT(refusal(small("gemma2", R"("attn_logit_softcapping":0)")), HasSubstr("attn_logit_softcapping"));
   EXPECT_THAT(refusal(small("gemma2", R"("final_logit_softcapping":-1)")),
               HasSubstr("final_logit_softcapping"));
+  EXPECT_THAT(refusal(small("gemma2", R"("num_attention_heads":6)")),
+              HasSubstr("hidden_size 64 is not a multiple"));
   EXPECT_THAT(refusal(small("mistral4")), HasSubstr("trireme.parallelize takes them"));
   EXPECT_THAT(refusal(small("ministral3")),
               AllOf(HasSubstr("llama_4_scaling_beta"), HasSubstr("scales its queries")));

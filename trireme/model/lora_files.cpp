@@ -131,7 +131,12 @@ AdapterFolder read_adapter_config(const fs::path& dir) {
   for (const auto& [key, value] : json.items())
     if (!std::ranges::count(kWithoutMeaning, key) && !std::ranges::count(kObeyed, key) &&
         !means_nothing(value))
-      throw ConfigError(cat(origin, ": ", quotation(key), " is ", quotation(value), ", which is not built"));
+      throw ConfigError(cat(origin, ": ", quotation(key), " is ", quotation(value), ", which is not built",
+                            key != "alpha_pattern"
+                                ? ""
+                                : "; PEFT writes it itself where an adapter changes experts "
+                                  "(all-linear of a mixture), which is not built either: leave "
+                                  "them out of target_modules"));
   if (const Json init = json.value("init_lora_weights", Json());
       !init.is_null() && !init.is_boolean() && !std::ranges::count(kInitsOfAdaptersAlone, init))
     throw ConfigError(cat(origin, ": init_lora_weights is ", quotation(init),

@@ -27,7 +27,7 @@ class LowRank {
     std::vector<AdaptedMatrix> matrices;
     for (const size_t slot : slots_) {
       const TensorSpec& matrix = unit.tensors[slot];
-      if (matrix.rows == 0 || matrix.experts > 1) continue;
+      if (matrix.rows == 0) continue;
       AdaptedMatrix adapted{.slot = slot, .a = tensor};
       std::vector<UnitBuilder::Rows> a;
       std::vector<std::string> modules;

@@ -190,6 +190,7 @@ constexpr DecoderKind kKinds[] = {
      .bos_token_id = 2,
      .eos_token_id = 1,
      .pad_token_id = 0,
+     .heads_divide_the_width = true,
      .windows = Windows::by_pattern,
      .norms_add_one = true,
      .gemma = Gemma::second},

@@ -232,10 +232,13 @@ std::vector<std::string> model_types() {
   return types;
 }
 
+// Not those of experts and routers.
 std::vector<size_t> adapted_slots(const ModelConfig& config) {
-  std::vector<size_t> slots{kQkv, kOut, kGateUp, kDown, kSharedGate, kInputGate, kInputProjection};
-  if (config.num_experts > 0 && config.expert_kind->shared_has_lora)
-    slots.insert(slots.end(), {kSharedGateUp, kSharedDown});
+  std::vector<size_t> slots{kQkv, kOut};
+  const bool mixture = config.num_experts > 0;
+  if (!mixture) slots.insert(slots.end(), {kGateUp, kDown});
+  slots.insert(slots.end(), {kSharedGate, kInputGate, kInputProjection});
+  if (mixture && config.expert_kind->shared_has_lora) slots.insert(slots.end(), {kSharedGateUp, kSharedDown});
   return slots;
 }
 
