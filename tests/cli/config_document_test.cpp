@@ -51,6 +51,8 @@ TEST_F(ConfigDocumentFile, a_fault_of_syntax_is_told_with_file_line_and_column) 
   EXPECT_THAT(refusal("a.json", "{\"zero\": 3 # all\n}"),
               AllOf(HasSubstr("line 1, column 12"), HasSubstr("no comments")));
   EXPECT_THAT(refusal("a.json", "{'zero': 3}"), HasSubstr("double quotes"));
+  for (const char* number : {"NaN", "Infinity", "-Infinity"})
+    EXPECT_THAT(refusal("a.json", cat("{\"zero\": ", number, "}")), HasSubstr("JSON has no NaN")) << number;
   EXPECT_THAT(refusal("a.json", "{\"zero\" 3}"), HasSubstr("line 1, column 9"));
   EXPECT_THAT(refusal("a.yaml", "zero: 3\nbf16: [true\n"), AllOf(HasSubstr("a.yaml"), HasSubstr("line ")));
   EXPECT_THAT(refusal("a.json", "[1]"), HasSubstr("expected an object"));

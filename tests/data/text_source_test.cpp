@@ -206,6 +206,8 @@ TEST(TextSource, an_input_that_is_missing_or_binary_is_refused) {
               HasSubstr("none does not exist"));
   const auto binary = folder.write("b.txt", std::string(1, '\0'));
   EXPECT_THAT(message_of<DataError>([&] { TextSource source({binary}, "text"); }), HasSubstr("is binary"));
+  const auto tokens = folder.write("set.bin", std::string(1, '\0'));
+  EXPECT_THAT(message_of<DataError>([&] { TextSource source({tokens}, "text"); }), HasSubstr("PREFIX.idx"));
   EXPECT_THAT(message_of<ConfigError>([&] { TextSource source({folder / std::string(300, 'n')}, "text"); }),
               HasSubstr("too long"));
 }
@@ -235,6 +237,29 @@ TEST(TextSource, what_is_no_text_is_named_with_what_to_do) {
   EXPECT_THAT(source.counts().left_out[3], HasSubstr("in/3 is a PDF"));
 }
 
+TEST(TextSource, a_folder_of_a_data_set_is_not_trained_on_by_its_description) {
+  const std::string parquet = "PAR1\x15" + std::string(100, 'p'), arrow = "\xff\xff\xff\xff";
+  const TemporaryFolder folder;
+  folder.write("hub/README.md", "a card");
+  folder.write("hub/data/train.parquet", parquet);
+  folder.write("saved/data-00000-of-00001.arrow", arrow);
+  folder.write("saved/dataset_info.json", "{\"description\": \"longer than the table\"}");
+  folder.write("code/long.py", std::string(200, 'c'));
+  folder.write("code/test.parquet", parquet);
+  folder.write("code/test.arrow", arrow);
+  const auto refusal = [&](const char* name) {
+    return message_of<DataError>([&] { TextSource source({folder / "code", folder / name}, "text"); });
+  };
+  EXPECT_THAT(refusal("hub"),
+              AllOf(HasSubstr("hub: holds the tables of a data set (1 of 105 B in all)"),
+                    HasSubstr("beside them 6 B of text"), HasSubstr("hub/data/train.parquet is a Parquet"),
+                    HasSubstr("load_dataset(\"parquet\"")));
+  EXPECT_THAT(refusal("saved"), AllOf(HasSubstr("saved/data-00000-of-00001.arrow is an Arrow table"),
+                                      HasSubstr("load_dataset(\"arrow\"")));
+  TextSource code({folder / "code"}, "text");
+  EXPECT_EQ(texts(code).size(), 1U) << "text with a few tables in it stays text";
+}
+
 TEST(TextSource, json_that_is_named_has_lines_and_in_a_folder_is_text) {
   const TemporaryFolder folder;
   const auto lines = folder.write("in/train.json", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n");
@@ -255,7 +280,9 @@ TEST(TextSource, json_that_is_named_has_lines_and_in_a_folder_is_text) {
   };
   EXPECT_THAT(problem("list.json", "\n [{\"text\": \"a\"}]"),
               AllOf(HasSubstr("list.json"), HasSubstr("jq -c")));
-  EXPECT_THAT(problem("object.json", "{\n  \"text\": \"a\"\n}"), HasSubstr("object.json:1"));
+  EXPECT_THAT(problem("object.json", "{ \n  \"text\": \"a\"\n}"),
+              AllOf(HasSubstr("object.json:1"), HasSubstr("one object a line: jq -c . FILE")));
+  EXPECT_THAT(problem("list.jsonl", "[\n{\"text\": \"a\"}]"), HasSubstr("one object a line: jq -c '.[]'"));
   for (const char* const table : {"table.csv", "table.TSV"})
     EXPECT_THAT(problem(table, "text,label\na,1\n"), AllOf(HasSubstr(table), HasSubstr("to_json")));
 }
@@ -319,6 +346,8 @@ TEST(TextSource, a_line_that_may_mean_two_texts_and_messages_are_refused_with_wh
     EXPECT_THAT(refused(chat), HasSubstr("python -m trireme.chats"));
   EXPECT_THAT(refused(R"({"prompt": "b", "chosen": "c", "rejected": "d"})"),
               AllOf(HasSubstr("has no \"text\""), HasSubstr("preference training"), HasSubstr("DPOTrainer")));
+  EXPECT_THAT(refused(R"({"instruction": "b", "input": "", "output": "c"})"),
+              AllOf(HasSubstr("has no \"text\""), HasSubstr("{prompt: (.instruction + \"\\n\" + .input")));
   EXPECT_THAT(refused(R"({"prompt": "b", "completion": 3})"), HasSubstr("\"completion\" is number"));
   const char* const tokens = R"({"input_ids": [5, 6], "labels": [5, 6], "text": null})";
   EXPECT_THAT(

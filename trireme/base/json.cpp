@@ -23,6 +23,8 @@ std::string not_in_json(const std::string& text, size_t byte) {
   const char wrong = text[byte];
   if (wrong == '/' || wrong == '#') return "JSON has no comments: remove it";
   if (wrong == '\'') return "JSON writes text in double quotes";
+  if (text.compare(byte, 3, "NaN") == 0 || text.compare(byte, 8, "Infinity") == 0)
+    return "JSON has no NaN and no infinity, which Python writes unless told allow_nan=False: write null";
   if (wrong != '}' && wrong != ']') return "";
   const size_t before = byte == 0 ? std::string::npos : text.find_last_not_of(" \t\r\n", byte - 1);
   return before != std::string::npos && text[before] == ','

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <ranges>
+#include <span>
 #include <string_view>
 #include <sys/stat.h>
 #include <utility>
@@ -48,6 +51,11 @@ constexpr std::array<Kind, 13> kKinds = {{
     {"\xfe\xff"sv, "is UTF-16: convert it to UTF-8, as with iconv"},
 }};
 
+// In lower case: some write .JSONL.
+std::string ending(const fs::path& file) {
+  return lower_case(file.extension().string());
+}
+
 // nullopt: text, by the file's first bytes. Else the kind and what to do, to print after the file's name.
 // Throws DataError when the file cannot be read.
 std::optional<std::string> why_not_text(const fs::path& file) {
@@ -58,13 +66,11 @@ std::optional<std::string> why_not_text(const fs::path& file) {
   for (const Kind& kind : kKinds)
     if (head.starts_with(kind.first_bytes)) return kind.what;
   if (head.find('\0') != std::string::npos)
-    return "is binary (a zero byte in its first 8 KiB); expected text";
+    return cat("is binary (a zero byte in its first 8 KiB); expected text",
+               ending(file) == ".bin" || ending(file) == ".idx"
+                   ? ", or a tokenized set, which has both PREFIX.bin and PREFIX.idx"
+                   : "");
   return std::nullopt;
-}
-
-// In lower case: some write .JSONL.
-std::string ending(const fs::path& file) {
-  return lower_case(file.extension().string());
 }
 
 bool is_lines(const fs::path& file) {
@@ -81,6 +87,36 @@ std::optional<std::pair<dev_t, ino_t>> file_identity(const fs::path& file) {
   return std::pair{status.st_dev, status.st_ino};
 }
 
+constexpr const char* kListAdvice = "jq -c '.[]' FILE > FILE.jsonl";
+
+bool is_table(const fs::path& file) {
+  return ending(file) == ".parquet" || ending(file) == ".arrow";
+}
+
+int64_t total_bytes(const auto& files) {
+  int64_t bytes = 0;
+  for (const fs::path& file : files) bytes += InputFile(file, "text").bytes();
+  return bytes;
+}
+
+// `why_not_text` by table. What lies beside the tables of a data set, such as its card, is no text to train on.
+void refuse_data_set(const fs::path& folder, const std::map<fs::path, std::string>& why_not_text,
+                     std::span<const fs::path> texts) {
+  const auto tables = std::views::keys(why_not_text);
+  const auto described = std::ranges::find_if(tables, [](const fs::path& table) {
+    std::error_code error;
+    return ending(table) == ".arrow" && fs::exists(table.parent_path() / "dataset_info.json", error);
+  });
+  const int64_t table_bytes = total_bytes(tables), text_bytes = total_bytes(texts);
+  if (described == tables.end() && table_bytes <= text_bytes) return;
+  const fs::path& table = described == tables.end() ? *tables.begin() : *described;
+  throw DataError(cat(quotation(folder.string()), ": holds the tables of a data set (",
+                      std::ssize(why_not_text), " of ", format_bytes(table_bytes),
+                      " in all), which are not text, and beside them ", format_bytes(text_bytes),
+                      " of text, which is taken for its description. ", quotation(table.string()), " ",
+                      why_not_text.at(table), ". If the text beside the tables is meant, name its files"));
+}
+
 // Tables that would be read as one text, braces and quotes in it.
 void refuse_table(const fs::path& file) {
   const std::string kLines = ", expected one JSON object a line: ";
@@ -94,7 +130,7 @@ void refuse_table(const fs::path& file) {
   head.resize(static_cast<size_t>(InputFile(file, "text").read_some(0, head.data(), kHeadBytes)));
   const size_t first = head.find_first_not_of(" \t\r\n\xef\xbb\xbf");
   if (first != std::string::npos && head[first] == '[')
-    throw DataError(cat(file.string(), ": is a JSON list", kLines, "jq -c '.[]' FILE.json > FILE.jsonl"));
+    throw DataError(cat(file.string(), ": is a JSON list", kLines, kListAdvice));
 }
 
 // Of a folder whose files change while runs go on.
@@ -116,6 +152,11 @@ constexpr const char* kChatAdvice =
 constexpr const char* kPreferenceAdvice =
     "a pair of \"chosen\" and \"rejected\" is for preference training, which trireme train has not: "
     "DPOTrainer over ranks does it (docs/huggingface.md)";
+
+constexpr const char* kInstructionAdvice =
+    "\"instruction\" and \"output\" become a \"prompt\" and its \"completion\": "
+    "jq -c '{prompt: (.instruction + \"\\n\" + .input + \"\\n\"), completion: .output}' "
+    "FILE.jsonl > NEW.jsonl (docs/data.md)";
 
 constexpr const char* kInputIds = "input_ids";
 constexpr const char* kTokensAdvice =
@@ -220,15 +261,20 @@ void TextSource::add_folder(const fs::path& root) {
     }
   }
   std::sort(found.begin(), found.end());
+  const size_t first = files_.size();
+  std::map<fs::path, std::string> tables;
   for (const fs::path& file : found) {
     if (!meet(file)) continue;
-    if (const auto set = set_with_file(file))
+    if (const auto set = set_with_file(file)) {
       leave_out(file, "belongs to a tokenized set, which is given by its own name: " + set->string());
-    else if (const auto why = why_not_text(file))
+    } else if (const auto why = why_not_text(file)) {
       leave_out(file, *why);
-    else
+      if (is_table(file)) tables.emplace(file, *why);
+    } else {
       files_.push_back(file);
+    }
   }
+  if (!tables.empty()) refuse_data_set(root, tables, std::span(files_).subspan(first));
 }
 
 bool TextSource::has_lines(const fs::path& file) const {
@@ -272,6 +318,10 @@ std::optional<Document> TextSource::document_of(std::string& line) const {
   remove_byte_order_mark(line);
   if (line.find_first_not_of(" \t\r") == std::string::npos) return std::nullopt;
   const std::string origin = lines_->origin();
+  if (const std::string word = line.substr(0, line.find_last_not_of(" \t\r") + 1); word == "{" || word == "[")
+    throw DataError(cat(origin, ": ", word,
+                        " alone begins JSON over several lines; expected one object a line: ",
+                        word == "{" ? "jq -c . FILE > FILE.jsonl" : kListAdvice));
   const bool wrong = !is_valid_utf8(line);
   if (wrong) line = with_replacements(line);
   Json json = parse_json(line, origin, limits);
@@ -298,8 +348,10 @@ std::optional<Document> TextSource::document_of(std::string& line) const {
     throw DataError(cat(origin, ": has no \"", quotation(field_), "\"; ",
                         chat         ? kChatAdvice
                         : preference ? kPreferenceAdvice
-                                     : cat("name the field that holds the text with ", field_flag_,
-                                           ", or give a \"", kPrompt, "\" and its \"", kCompletion, "\"")));
+                        : has("instruction") && has("output")
+                            ? kInstructionAdvice
+                            : cat("name the field that holds the text with ", field_flag_, ", or give a \"",
+                                  kPrompt, "\" and its \"", kCompletion, "\"")));
   }
   return Document{.text = string_of(json, field_, origin), .origin = origin, .wrong_utf8 = wrong};
 }
