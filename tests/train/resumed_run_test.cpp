@@ -176,6 +176,25 @@ TEST(ResumedRun, sees_a_tokenized_set_that_was_made_anew_under_its_name) {
   EXPECT_THAT(problem_of(options), AllOf(HasSubstr(run.tokens().string()), HasSubstr("tokens \"")));
 }
 
+TEST(ResumedRun, of_a_finished_run_says_that_nothing_is_left_and_how_to_train_on) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  options.context_stages.clear();
+  options.samples.max_seq_length = 16;
+  options.max_steps = 2;
+  train_on_ranks(1, options);
+  options.resume_from_checkpoint = "true";
+  EXPECT_THAT(train_on_ranks(1, options).output,
+              HasSubstr("all 2 steps are done; to train on give more --max_steps"));
+}
+
+TEST(ResumedRun, without_one_file_of_its_set_names_it) {
+  const TinyRun run;
+  fs::remove(indexed_dataset_idx(run.tokens()));
+  EXPECT_THAT(problem_of(run.options("run")),
+              HasSubstr(cat("lacks ", indexed_dataset_idx(run.tokens()).string())));
+}
+
 Json record_with(const TrainOptions& options, const std::string& key) {
   for (const Json& record : testing::metrics_of(options))
     if (record.contains(key)) return record;
@@ -260,6 +279,19 @@ TEST(ResumedRun, keeps_the_global_batch_of_stages_that_set_theirs) {
   const TinyOutcome kept = train_on_ranks(2, options);
   EXPECT_EQ(kept.records.at(4).tokens_seen, 2 * 2 * 16 + 2 * 4 * 16);
   EXPECT_THAT(kept.output, Not(HasSubstr("global batch")));
+}
+
+TEST(ResumedRun, keeps_the_global_batch_of_the_stages_that_are_left) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  options.context_stages = R"([{"max_seq_length": 16, "steps": 2}, {"sp": 2, "tokens": 128, "zero": 3},
+                               {"steps": 1}])";
+  options.gradient_accumulation_steps = 1;
+  options.warmup_ratio = 0;
+  options.keep_global_batch = true;
+  train_on_ranks(2, options, 3);
+  options.resume_from_checkpoint = "true";
+  EXPECT_EQ(train_on_ranks(4, options).records.at(7).tokens_seen, 7 * 2 * 16);
 }
 
 TEST(ResumedRun, of_epochs_or_tokens_is_refused_with_another_global_batch_and_goes_on_with_the_same) {

@@ -23,6 +23,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::metrics_of;
+using ::testing::Not;
 using testing::TinyOutcome;
 using testing::TinyRun;
 using testing::train_on_ranks;
@@ -205,7 +206,17 @@ TEST(RunRecords, a_step_may_take_the_end_of_an_epoch_and_the_begin_of_the_next) 
   options.gradient_accumulation_steps = 4;  // 2.5 steps an epoch
   const TinyOutcome outcome = train_on_ranks(1, options);
   EXPECT_EQ(outcome.outcome.total_steps, 5);
-  EXPECT_THAT(outcome.output, ::testing::HasSubstr("epoch 2 of 2 begins in step 3"));
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr("epoch 2 of 2 begins in step 3"), Not(HasSubstr("samples again"))));
+  options.num_train_epochs = 1;
+  options.warmup_ratio = 0;
+  options.overwrite_output_dir = true;
+  EXPECT_THAT(train_on_ranks(1, options).output,
+              AllOf(HasSubstr("the last step takes 2 samples again"), Not(HasSubstr("epoch 2"))));
+  options.gradient_accumulation_steps = 25;
+  EXPECT_THAT(train_on_ranks(1, options).output,
+              AllOf(HasSubstr("a step takes 25 samples, the set has 10: each step reads the set 2.5 times"),
+                    HasSubstr("the last step takes 15 samples again")));
 }
 
 }  // namespace

@@ -87,9 +87,8 @@ TEST(StagePlan, what_a_stage_leaves_out_is_as_in_the_one_before) {
      "zero": 3, "offload_optimizer": "cpu", "recompute": "full", "lr_scheduler_type": "cosine"},
     {"steps": 4, "train_file": "code"}])");
   EXPECT_EQ(plan.engine_changes(1, 2), "");
-  EXPECT_EQ(plan.engine_changes(0, 1),
-            R"(offload_optimizer "none" -> "cpu", recompute "auto" -> "full", )"
-            R"(rope_scaling "" -> "{\"factor\":4,\"rope_type\":\"yarn\"}", ulysses 1 -> 4, zero 0 -> 3)");
+  EXPECT_EQ(plan.engine_changes(0, 1), R"(offload_optimizer "none" -> "cpu", recompute "auto" -> "full", )"
+                                       R"(rope_scaling "" -> yarn:4, ulysses 1 -> 4, zero 0 -> 3)");
   EXPECT_EQ(plan.options[0].engine.planned_batch.tokens, 1024);
   const TrainOptions& last = plan.options[2];
   EXPECT_EQ(last.train_file, "code");
@@ -166,6 +165,22 @@ TEST(StagePlan, takes_the_same_samples_of_a_step_on_other_ranks_by_more_micro_ba
   options.gradient_accumulation_steps = 4;
   scale_accumulation(options, 1, 4);
   EXPECT_EQ(options.gradient_accumulation_steps, 1);
+}
+
+TEST(StagePlan, stages_that_are_done_keep_their_micro_batches_unless_tokens_count_their_steps) {
+  const std::string next = R"({"sp": 2, "tokens": "48k"}, {"steps": 3}])";
+  TrainOptions options = options_of(R"([{"max_seq_length": 64, "steps": 6}, )" + next);
+  options.gradient_accumulation_steps = 1;
+  options.keep_global_batch = true;
+  const auto accumulation = [&](size_t stage) {
+    return make_stage_plan(options, {4, 4, 8}, 1).options[stage].gradient_accumulation_steps;
+  };
+  ASSERT_EQ(accumulation(1), 2);
+  scale_accumulation(options, 1, 2, /*done=*/1);
+  for (size_t stage = 0; stage < 3; ++stage) EXPECT_EQ(accumulation(stage), 1);
+  options.context_stages = R"([{"max_seq_length": 64, "tokens": "6k"}, )" + next;
+  EXPECT_THAT(testing::message_of<ConfigError>([&] { scale_accumulation(options, 1, 2, /*done=*/1); }),
+              HasSubstr("stage 1: gradient_accumulation_steps 1: to keep the samples"));
 }
 
 TEST(StagePlan, a_mistyped_choice_suggests_the_nearest) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -16,6 +17,14 @@
 #include "trireme/shard/optimizer.h"
 
 namespace trireme {
+
+namespace {
+
+double without_sign_of_nan(double value) {
+  return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;
+}
+
+}  // namespace
 
 Engine::~Engine() = default;
 
@@ -153,8 +162,8 @@ StepResult Engine::skip_or_refuse(StepResult result, OnNonfinite on_nonfinite) {
     return result;
   }
   throw NotFiniteStep(cat(
-      "optimizer step ", optimizer_steps_ + 1, ": the loss is ", result.loss, " and the gradient norm ",
-      result.gradient_norm,
+      "optimizer step ", optimizer_steps_ + 1, ": the loss is ", without_sign_of_nan(result.loss),
+      " and the gradient norm ", without_sign_of_nan(result.gradient_norm),
       updated
           ? "; some parameters were changed already (--update_in_backward): go on from the last checkpoint. "
           : "; the parameters were not changed. ",

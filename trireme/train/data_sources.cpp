@@ -78,9 +78,14 @@ void add_digest(Json& source) {
 }  // namespace
 
 void refuse_missing(const fs::path& input) {
-  if (!is_there(input))
-    throw ConfigError(cat("there is no file, folder or tokenized set (PREFIX.bin and PREFIX.idx) at ",
-                          quotation(input.string())));
+  if (is_there(input)) return;
+  const fs::path bin = indexed_dataset_bin(input), idx = indexed_dataset_idx(input);
+  if (is_there(bin) != is_there(idx))
+    throw ConfigError(cat("the tokenized set ", quotation(input.string()), " lacks ",
+                          quotation((is_there(bin) ? idx : bin).string()),
+                          ": copy it beside the other file, or make the set anew"));
+  throw ConfigError(cat("there is no file, folder or tokenized set (PREFIX.bin and PREFIX.idx) at ",
+                        quotation(input.string())));
 }
 
 void tell_left_out(const TextSource& source, const TextToTokenize& text,

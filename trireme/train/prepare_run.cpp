@@ -37,6 +37,11 @@ void RunInProgress::prepare_stages(const ModelConfig& config) {
         throw ConfigError(cat("--num_train_epochs ", options_.num_train_epochs, " are ", wanted,
                               " steps; a run can have ", format_count(kMostSteps)));
       steps = static_cast<int64_t>(wanted);
+      const double again = wanted * static_cast<double>(counted.rows_per_step()) -
+                           options_.num_train_epochs * static_cast<double>(counted.rows());
+      if (again >= 1 && options_.num_train_epochs == std::floor(options_.num_train_epochs))
+        note(cat("the last step takes ", format_count(static_cast<int64_t>(again)),
+                 again == 1 ? " sample again, as steps are whole" : " samples again, as steps are whole"));
     }
     plan_ = plan_run(options_, config, world_, steps);
   }
@@ -48,6 +53,14 @@ void RunInProgress::prepare_stages(const ModelConfig& config) {
     const PackedLoader steps(data.train.set, data.train.range, loader_options(stage));
     if (data.held_out) check_held_out(stage);
     report_samples(stage);
+    if (steps.rows_per_step() > steps.rows())
+      note(cat(plan_.count() == 1 ? "" : cat("stage ", stage + 1, ": "), "a step takes ",
+               format_count(steps.rows_per_step()), " samples, the set has ", format_count(steps.rows()),
+               ": each step reads the set ",
+               number_text(std::round(100.0 * static_cast<double>(steps.rows_per_step()) /
+                                      static_cast<double>(steps.rows())) /
+                           100),
+               " times"));
   }
 }
 

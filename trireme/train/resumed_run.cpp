@@ -29,10 +29,10 @@ void RunInProgress::compare_with_checkpoint(const ModelConfig& config) {
     const int stage = std::min(resumed.stage, plan_.count() - 1);
     const int64_t asked = options_of(stage).gradient_accumulation_steps;
     if (options_.keep_global_batch) {
-      // As that stage took before; all stages change by its factor.
+      // As that stage took before; it and those to come change by its factor.
       now.options = to_json(options_of(stage));
       scale_accumulation(options_, accumulation_to_keep(before, now),
-                         options_of(stage).gradient_accumulation_steps);
+                         options_of(stage).gradient_accumulation_steps, stage);
       plan_ = plan_run(options_, config, world_);
     }
     now.options = to_json(options_of(stage));
@@ -97,6 +97,9 @@ void RunInProgress::resume() {
                           " of these --context_stages: give the stages of that run (later ones may change)"));
   }
   report_resume(read.bytes, seconds);
+  if (steps_done_ == total_steps())
+    note(cat("all ", steps_done_, " steps are done; to train on give more ",
+             options_.context_stages.empty() ? "--max_steps, or --num_train_epochs" : "--context_stages"));
 }
 
 void RunInProgress::restore_length_change(const ResumedRun& resumed,

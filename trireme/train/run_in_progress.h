@@ -141,7 +141,8 @@ class RunInProgress {
     return options_of(stage).engine.ulysses * options_of(stage).engine.ring;
   }
   std::string last_good() const {
-    return ". The last good checkpoint is " + (checkpoint_.empty() ? "none" : checkpoint_.string());
+    return checkpoint_.empty() ? ". There is no checkpoint yet"
+                               : ". The last good checkpoint is " + checkpoint_.string();
   }
   const ContextStage& stage() const { return plan_.stages[static_cast<size_t>(stage_)]; }
   int64_t total_steps() const { return plan_.total_steps(); }

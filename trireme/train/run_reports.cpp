@@ -110,11 +110,12 @@ void RunInProgress::report_saved() {
 
 void RunInProgress::tell_epoch(double before, double after) {
   const auto done = static_cast<int64_t>(after);
-  // A step over several epochs needs no note.
+  // A step over several epochs is told at the start, as is the last one of a run of epochs.
   if (done != static_cast<int64_t>(before) + 1) return;
   const bool by_epochs = options_.context_stages.empty() && options_.max_steps <= 0;
   const auto planned = static_cast<int64_t>(std::ceil(options_.num_train_epochs));
-  if (steps_done_ == stage().end_step() && after == static_cast<double>(done))
+  if ((steps_done_ == stage().end_step() && after == static_cast<double>(done)) ||
+      (by_epochs && done >= planned))
     return;  // there is no next one
   note(cat("epoch ", done + 1, by_epochs ? cat(" of ", planned) : "",
            plan_.count() > 1 ? " of this stage" : "",

@@ -19,6 +19,15 @@ Json engine_json(const EngineOptions& options) {
   return list_of_copy(options, list_training_options).config();
 }
 
+// An object in a text, in its short form where it has one: yarn:4.
+std::string short_rope(const Json& value) {
+  if (!value.is_string() || !value.get_ref<const std::string&>().starts_with('{')) return quotation(value);
+  const Json rope = parse_json_flag(value.get<std::string>(), "--rope_scaling");
+  const Json kind = rope.value("rope_type", Json()), factor = rope.value("factor", Json());
+  if (!kind.is_string() || !factor.is_number()) return quotation(rope);
+  return cat(quotation(kind.get<std::string>()), ":", number_text(factor.get<double>()));
+}
+
 int64_t count_of(const Json& stage, const char* key) {
   const Option count{.name = key, .type = OptionType::count};
   const Json value = parse_option_value(count, stage[key], "");
@@ -166,8 +175,12 @@ std::string StagePlan::engine_changes(int from, int to) const {
   std::string changes;
   for (const auto& [name, before, after] :
        field_differences(engine_json(options[static_cast<size_t>(from)].engine),
-                         engine_json(options[static_cast<size_t>(to)].engine)))
-    changes += cat(changes.empty() ? "" : ", ", name, " ", quotation(before), " -> ", quotation(after));
+                         engine_json(options[static_cast<size_t>(to)].engine))) {
+    // Else they differ in what the short form leaves out.
+    const bool is_short = name == "rope_scaling" && short_rope(before) != short_rope(after);
+    changes += cat(changes.empty() ? "" : ", ", name, " ", is_short ? short_rope(before) : quotation(before),
+                   " -> ", is_short ? short_rope(after) : quotation(after));
+  }
   return changes;
 }
 
@@ -210,28 +223,34 @@ StagePlan make_stage_plan(const TrainOptions& run, const RunTopology& topology, 
   return plan;
 }
 
-void scale_accumulation(TrainOptions& options, int64_t to, int64_t from) {
+void scale_accumulation(TrainOptions& options, int64_t to, int64_t from, int done) {
+  if (to == from) return;
   const char* const name = "gradient_accumulation_steps";
+  const bool listed = is_stage_list(options.context_stages);
+  Json list = listed ? parse_stage_list(options.context_stages) : Json::array();
+  const auto sets_it = [&](size_t stage) { return list[stage].is_object() && list[stage].contains(name); };
+  auto first = listed ? static_cast<size_t>(done) : 0;
+  // Of tokens the steps follow from the samples of a step.
+  if (std::any_of(list.begin(), list.begin() + static_cast<std::ptrdiff_t>(first),
+                  [](const Json& stage) { return stage.contains("tokens"); }))
+    first = 0;
+  if (first > 0 && !sets_it(first)) list[first][name] = from;
   const int64_t divisor = std::gcd(to, from);
   to /= divisor;
   from /= divisor;
   const auto scaled = [&](int64_t steps, const std::string& set_by) {
     if (steps % from != 0)
-      throw ConfigError(cat(set_by, ": to keep the samples of a step it would be ", steps, " x ", to, " / ",
-                            from, "; give a multiple of ", from, ", or another number of ranks"));
+      throw ConfigError(cat(set_by, " ", steps, ": to keep the samples of a step it would be ", steps, " x ",
+                            to, " / ", from, "; give a multiple of ", from, ", or another number of ranks"));
     return steps / from * to;
   };
-  const bool listed = is_stage_list(options.context_stages);
-  Json list = listed ? parse_stage_list(options.context_stages) : Json::array();
-  const auto sets_it = [&](size_t stage) { return list[stage].is_object() && list[stage].contains(name); };
+  const auto of_stage = [&](size_t stage) { return cat("--context_stages, stage ", stage + 1, ": ", name); };
   // No stage takes the flag's number where the first one sets its own.
-  if (list.empty() || !sets_it(0))
-    options.gradient_accumulation_steps = scaled(options.gradient_accumulation_steps,
-                                                 cat("--", name, " ", options.gradient_accumulation_steps));
-  for (size_t stage = 0; stage < list.size(); ++stage)
-    if (sets_it(stage))
-      list[stage][name] = scaled(count_of(list[stage], name), cat("--context_stages, stage ", stage + 1, ": ",
-                                                                  name, " ", list[stage][name]));
+  if (list.empty() || (first == 0 && !sets_it(0)))
+    options.gradient_accumulation_steps =
+        scaled(options.gradient_accumulation_steps, list.empty() ? cat("--", name) : of_stage(0));
+  for (size_t stage = first; stage < list.size(); ++stage)
+    if (sets_it(stage)) list[stage][name] = scaled(count_of(list[stage], name), of_stage(stage));
   if (listed) options.context_stages = list.dump();
 }
 

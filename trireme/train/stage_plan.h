@@ -59,7 +59,8 @@ struct RunTopology {
 StagePlan make_stage_plan(const TrainOptions& run, const RunTopology& topology, int64_t steps);
 
 // Makes a step of each stage `to` / `from` times as many micro-batches: --gradient_accumulation_steps, and the
-// numbers that stages set for it. ConfigError where one of them would not be whole.
-void scale_accumulation(TrainOptions& options, int64_t to, int64_t from);
+// numbers that stages set for it. `done` stages before one that takes `from` take no more steps: if none of them
+// counts tokens, they stay as they are. ConfigError where one of the numbers would not be whole.
+void scale_accumulation(TrainOptions& options, int64_t to, int64_t from, int done = 0);
 
 }  // namespace trireme
