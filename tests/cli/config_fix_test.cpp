@@ -112,6 +112,11 @@ TEST_F(ConfigCommand, show_says_what_each_key_becomes) {
   const std::string file = folder_.write("ds.json", kGuide).string();
   EXPECT_THAT(run({"show", file}), AllOf(HasSubstr("--ulysses 8"), HasSubstr("sequence_parallelism.degree"),
                                          HasSubstr("samples of a step 1"), HasSubstr("reduce_bucket_size")));
+  const std::string yaml = folder_.write("run.yaml", "lr: 5\n").string();
+  EXPECT_THAT(testing::message_of<ConfigError>([&] {
+                run_config({"show", yaml});
+              }),
+              AllOf(HasSubstr("--learning_rate"), Not(HasSubstr("DeepSpeed"))));
   EXPECT_THAT(run({"show", "--help"}), AllOf(HasSubstr("config show FILE"), Not(HasSubstr("--output"))));
 }
 

@@ -128,6 +128,7 @@ TEST(OptionParser, missing_repeated_and_stray_words_are_refused) {
   EXPECT_THAT(refusal({"--name"}), HasSubstr("--name needs a value"));
   EXPECT_THAT(refusal({"--name", "--bf16"}), HasSubstr("--name needs a value"));
   EXPECT_THAT(refusal({"--name="}), HasSubstr("--name needs a value"));
+  EXPECT_THAT(refusal({"--folder"}), HasSubstr("--folder needs a value: a folder"));
   EXPECT_THAT(refusal({"--bf16="}), HasSubstr("--bf16 needs a value"));
   EXPECT_THAT(refusal({"--name", "", "--bf16"}), HasSubstr("--name needs a value"));
   EXPECT_EQ(refusal({"--name", "a", "--name", "b"}), "--name is given more than once; give it once");

@@ -82,21 +82,23 @@ void print_values(const std::vector<GivenValue>& values) {
     std::cout << "--" << value.option << ' ' << quotation(value.value) << "    " << value.source << '\n';
 }
 
-// A file for --config: it has an option's name that is no key of DeepSpeed's.
-bool is_for_config(const Json& document, const OptionParser& train) {
+// A file for --config: it has an option's name that is no key of DeepSpeed's, or is YAML without any such key.
+bool is_for_config(const Json& document, bool in_yaml, const OptionParser& train) {
+  bool has_deepspeed_name = false;
   const std::vector<std::string> options = train.names();
   for (const auto& item : document.items()) {
     std::string name = item.key();
     std::ranges::replace(name, '-', '_');
     if (contains(options, name) && !is_deepspeed_name(name)) return true;
+    has_deepspeed_name |= is_deepspeed_name(item.key());
   }
-  return false;
+  return in_yaml && !has_deepspeed_name;
 }
 
 int show(const fs::path& file) {
   const Json document = read_config_document(file).json;
   Declared<TrainFlags> train("train");
-  if (is_for_config(document, train.parser)) {
+  if (is_for_config(document, is_yaml(file), train.parser)) {
     const std::vector<GivenValue> values = values_of_config(document, file.string(), train.parser);
     train.parser.add_file_values(values, Precedence::none);
     print_values(values);

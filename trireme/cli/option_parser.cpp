@@ -117,7 +117,7 @@ std::map<std::string, std::vector<std::string>> OptionParser::words_of(
         continue;
       }
       if (equals != std::string::npos || !next_is_value())
-        throw ConfigError(cat("--", name, " needs a value"));
+        throw ConfigError(cat("--", name, " needs a value: ", option.help));
       do words.push_back(arguments[++i]);
       while (many && next_is_value());
     }
