@@ -99,22 +99,23 @@ int64_t total_bytes(const auto& files) {
   return bytes;
 }
 
-// `why_not_text` by table. What lies beside the tables of a data set, such as its card, is no text to train on.
-void refuse_data_set(const fs::path& folder, const std::map<fs::path, std::string>& why_not_text,
+// Of each table, why it is no text. What lies beside the tables of a data set, such as its card, is no text to
+// train on.
+void refuse_data_set(const fs::path& folder, const std::map<fs::path, std::string>& tables,
                      std::span<const fs::path> texts) {
-  const auto tables = std::views::keys(why_not_text);
-  const auto described = std::ranges::find_if(tables, [](const fs::path& table) {
+  const auto described = std::ranges::find_if(tables, [](const auto& table) {
     std::error_code error;
-    return ending(table) == ".arrow" && fs::exists(table.parent_path() / "dataset_info.json", error);
+    return ending(table.first) == ".arrow" &&
+           fs::exists(table.first.parent_path() / "dataset_info.json", error);
   });
-  const int64_t table_bytes = total_bytes(tables), text_bytes = total_bytes(texts);
+  const int64_t table_bytes = total_bytes(std::views::keys(tables)), text_bytes = total_bytes(texts);
   if (described == tables.end() && table_bytes <= text_bytes) return;
-  const fs::path& table = described == tables.end() ? *tables.begin() : *described;
-  throw DataError(cat(quotation(folder.string()), ": holds the tables of a data set (",
-                      std::ssize(why_not_text), " of ", format_bytes(table_bytes),
-                      " in all), which are not text, and beside them ", format_bytes(text_bytes),
-                      " of text, which is taken for its description. ", quotation(table.string()), " ",
-                      why_not_text.at(table), ". If the text beside the tables is meant, name its files"));
+  const auto& [table, why] = described == tables.end() ? *tables.begin() : *described;
+  throw DataError(cat(quotation(folder.string()), ": holds the tables of a data set (", std::ssize(tables),
+                      " of ", format_bytes(table_bytes), " in all), which are not text, and beside them ",
+                      format_bytes(text_bytes), " of text, which is taken for its description. ",
+                      quotation(table.string()), " ", why,
+                      ". If the text beside the tables is meant, name its files"));
 }
 
 // Tables that would be read as one text, braces and quotes in it.

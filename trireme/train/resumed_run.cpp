@@ -99,7 +99,8 @@ void RunInProgress::resume() {
   report_resume(read.bytes, seconds);
   if (steps_done_ == total_steps())
     note(cat("all ", steps_done_, " steps are done; to train on give more ",
-             options_.context_stages.empty() ? "--max_steps, or --num_train_epochs" : "--context_stages"));
+             options_.context_stages.empty() ? "--max_steps, or --num_train_epochs"
+                                             : "steps in --context_stages"));
 }
 
 void RunInProgress::restore_length_change(const ResumedRun& resumed,
