@@ -53,7 +53,8 @@ bool may_hold_json_lines(const std::filesystem::path& input);
 class TextSource {
  public:
   // Throws ConfigError for an input that does not exist or is a run's folder; DataError for a file that is not
-  // text or cannot be read, and for a folder of a data set, whose text only describes its tables. `field_flag` is the option by which the user names the field.
+  // text or cannot be read, and for a folder of a data set, whose text only describes its tables. `field_flag` is
+  // the option by which the user names the field.
   TextSource(const std::vector<std::filesystem::path>& inputs, std::string field,
              std::string field_flag = "--text_field", OnBadRecord on_bad_record = OnBadRecord::stop);
 
