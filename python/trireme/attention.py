@@ -8,7 +8,9 @@ with a ring between the exchanges where there are more ranks than heads (trireme
 
 from __future__ import annotations
 
-from typing import Optional, Sequence, Union
+import math
+import zlib
+from typing import Any, Mapping, Optional, Sequence, Union
 
 import torch
 
@@ -53,9 +55,16 @@ def ulysses_attention(
     Raises ConfigError (a ValueError) for what it refuses; a peer that does not come is a DistBackendError.
     """
     shared = sequence_group(group)
-    _check(q, k, v, shared, window, softcap, sinks)
+    _check(q, k, v, shared, window, scale, softcap, sinks)
+    options = dict(
+        cu_seqlens=_documents(cu_seqlens, q.shape[0]),
+        window=window or 0,
+        causal=causal,
+        scale=q.shape[-1] ** -0.5 if scale is None else float(scale),
+        softcap=float(softcap or 0),
+    )
     if lengths is None:
-        lengths = _agreed_lengths(q, k, shared)
+        lengths = _agreed_lengths(q, k, sinks, shared, options)
     elif len(lengths) != shared.size or lengths[shared.rank] != q.shape[1]:
         raise ConfigError(
             f"lengths: got {list(lengths)} at rank {shared.rank} of {shared.size}, which holds {q.shape[1]} tokens; "
@@ -67,17 +76,11 @@ def ulysses_attention(
             f"a ring takes a sample as trireme.shard cuts it: got {list(lengths)} tokens on the ranks, expected "
             f"{shared.lengths(tokens)}"
         )
-    arguments = AttentionArguments(
-        group=shared.name,
-        ring=shared.ring,
-        lengths=list(lengths),
-        cu_seqlens=_documents(cu_seqlens, q.shape[0]),
-        window=window or 0,
-        causal=causal,
-        scale=q.shape[-1] ** -0.5 if scale is None else float(scale),
-        softcap=float(softcap or 0),
-    )
-    return _operators.ulysses_forward(q, k, v, sinks, *arguments)[0]
+    arguments = AttentionArguments(group=shared.name, ring=shared.ring, lengths=list(lengths), **options)
+    try:
+        return _operators.ulysses_forward(q, k, v, sinks, *arguments)[0]
+    except ValueError as error:  # of C++, where another rank's failure is none
+        raise ConfigError(str(error)) from None
 
 
 def _check(
@@ -86,14 +89,15 @@ def _check(
     v: torch.Tensor,
     shared: SequenceGroup,
     window: Optional[int],
+    scale: Optional[float],
     softcap: Optional[float],
     sinks: Optional[torch.Tensor],
 ) -> None:
     shapes = f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if q.dim() != 4 or k.dim() != 4 or k.shape != v.shape or q.shape[:2] != k.shape[:2] or q.shape[3] != k.shape[3]:
         raise ConfigError(f"ulysses_attention: {shapes}; expected q [B, s, H, D] and k, v [B, s, K, D]")
-    if k.shape[2] == 0 or q.shape[2] % k.shape[2]:
-        raise ConfigError(f"ulysses_attention: {shapes}; expected key/value heads that divide the query heads")
+    if 0 in (*q.shape[2:], k.shape[2]) or q.shape[2] % k.shape[2]:
+        raise ConfigError(f"ulysses_attention: {shapes}; expected heads, of a width of 1 or more, and key/value heads that divide the query heads")
     if len({q.dtype, k.dtype, v.dtype}) != 1 or len({q.device, k.device, v.device}) != 1 or not q.is_floating_point():
         raise ConfigError(
             f"ulysses_attention: got {q.dtype}, {k.dtype}, {v.dtype} on {q.device}, {k.device}, {v.device}; expected one "
@@ -106,6 +110,8 @@ def _check(
         )
     if window is not None and window < 1:
         raise ConfigError(f"window: got {window}, expected 1 or more tokens, or None")
+    if scale is not None and not abs(scale) < math.inf:
+        raise ConfigError(f"scale: got {scale}, expected a finite number, or None for 1 / sqrt(D)")
     if softcap is not None and not 0 < softcap <= 10_000:
         raise ConfigError(f"softcap: got {softcap}, expected more than 0, at most 10000, or None")
     if sinks is not None and (
@@ -117,17 +123,19 @@ def _check(
         )
 
 
-def _agreed_lengths(q: torch.Tensor, k: torch.Tensor, shared: SequenceGroup) -> list[int]:
-    sizes = [q.shape[1], q.shape[0], q.shape[2], k.shape[2], q.shape[3]]
+def _agreed_lengths(
+    q: torch.Tensor, k: torch.Tensor, sinks: Optional[torch.Tensor], shared: SequenceGroup, options: Mapping[str, Any]
+) -> list[int]:
     if shared.size == 1:
-        return sizes[:1]
-    all_ranks = [part.tolist() for part in shared.all_gather(torch.tensor(sizes, device=q.device))]
+        return [q.shape[1]]
+    mine = {"batch": q.shape[0], "query heads": q.shape[2], "key/value heads": k.shape[2], "width": q.shape[3], "dtype": q.dtype, **options}
+    mine.update(sinks=None if sinks is None else sinks.dtype, cu_seqlens=[borders.tolist() for borders in options["cu_seqlens"]])
+    told = [q.shape[1], *(zlib.crc32(repr(value).encode()) for value in mine.values())]
+    all_ranks = [part.tolist() for part in shared.all_gather(torch.tensor(told, device=q.device))]
     for rank, theirs in enumerate(all_ranks):
-        if theirs[1:] != sizes[1:]:
-            raise ConfigError(
-                f"ulysses_attention: rank {shared.rank} has batch, query heads, key/value heads and width {sizes[1:]}, "
-                f"rank {rank} {theirs[1:]}; expected the same on all ranks"
-            )
+        other = [f"{name} {value}" for (name, value), own, their in zip(mine.items(), told[1:], theirs[1:]) if own != their]
+        if other:
+            raise ConfigError(f"ulysses_attention: rank {shared.rank} has {', '.join(other)}, rank {rank} another; expected the same on all ranks")
     return [theirs[0] for theirs in all_ranks]
 
 

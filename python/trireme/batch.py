@@ -96,7 +96,7 @@ def checksum(values: torch.Tensor) -> torch.Tensor:
 
 def shifted_labels(labels: torch.Tensor) -> torch.Tensor:
     """What each token of labels [B, S] predicts; -100 at the last, which predicts nothing."""
-    return torch.nn.functional.pad(labels, (0, 1), value=-100)[:, 1:]
+    return torch.nn.functional.pad(labels, (0, 1), value=-100)[:, 1:].contiguous()  # as loss functions that view it want it
 
 
 def gather(part: torch.Tensor, group: Group = None, *, lengths: Optional[list[int]] = None) -> torch.Tensor:

@@ -40,8 +40,10 @@ def loss(
 
     A rank without a valid target takes part with a zero loss. Without any, the loss is 0.
     """
-    if targets.shape != logits.shape[:-1]:
-        raise ConfigError(f"loss: got logits {tuple(logits.shape)}, targets {tuple(targets.shape)}, expected [B, s, V] and [B, s]")
+    if targets.shape != logits.shape[:-1] or targets.dtype != torch.int64:
+        raise ConfigError(
+            f"loss: got logits {tuple(logits.shape)}, targets {tuple(targets.shape)} of {targets.dtype}, expected [B, s, V] and [B, s] of torch.int64"
+        )
     shared = sequence_group(group)
     total = cross_entropy_sum(logits, targets, ignore_index)
     return mean_over_ranks(total, targets, shared, num_targets, averaged_over, ignore_index)
@@ -56,9 +58,12 @@ def mean_over_ranks(
     ignore_index: int,
 ) -> torch.Tensor:
     """The loss of all ranks from this rank's sum of cross entropy, a scalar; arguments as of ``loss``. Collective."""
+    if averaged_over < 1:
+        raise ConfigError(f"loss: got averaged_over={averaged_over}, expected 1 or more: over how many ranks gradients are averaged, 1 where they are summed")
     if num_targets is None:
         num_targets = count_targets(targets, shared, ignore_index=ignore_index)
-    share = total / torch.as_tensor(num_targets, device=total.device).clamp(min=1)
+    divisor = torch.as_tensor(num_targets, device=total.device)
+    share = total / divisor.masked_fill(divisor == 0, 1)
     graded = share * averaged_over
     # The value of all ranks, the gradient of this rank's share.
     return shared.all_sum(share) + (graded - graded.detach())

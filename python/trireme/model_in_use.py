@@ -11,6 +11,7 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 from .errors import ConfigError
+from .rotary import remembered_lengths
 
 
 def pretrained_models_in(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
@@ -74,11 +75,11 @@ def few_ids(vocabulary: int, tokens: int) -> torch.Tensor:
 
 @contextlib.contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """In evaluation mode, without gradients and uncompiled; each module then has its own mode again."""
+    """In evaluation mode, without gradients and uncompiled; each module then has its own mode again, and rotary embeddings their lengths."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"), remembered_lengths(model):
             yield
     finally:
         for module in training:

@@ -8,7 +8,7 @@ Transformers takes the longest of the position_ids that it is given: those of a 
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 
@@ -33,6 +33,19 @@ def see_longest_position(model: torch.nn.Module, longest: Callable[[], int], und
         if depends_on_length(getattr(module, "rope_type", None)):
             undo.callback(module.register_forward_pre_hook(lengthen, with_kwargs=True).remove)
             undo.callback(module.register_forward_hook(shorten).remove)
+
+
+@contextlib.contextmanager
+def remembered_lengths(model: torch.nn.Module) -> Iterator[None]:
+    """What rotary embeddings keep of the longest call so far is afterwards what it was: a short call resets dynamic NTK's."""
+    kept = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules() if depends_on_length(getattr(module, "rope_type", None))]
+    try:
+        yield
+    finally:
+        for module, attributes, buffers in kept:
+            for now, before in ((vars(module), attributes), (module._buffers, buffers)):
+                now.clear()
+                now.update(before)
 
 
 def reach_of_positions(config: Any) -> Optional[int]:

@@ -113,7 +113,7 @@ def sequence_of_shards(
 
 
 def sequence_of_whole(shared: SequenceGroup, given: Mapping[str, Any], weights: WatchedWeights) -> tuple[SequenceOfCall, Optional[torch.Tensor]]:
-    """Collective. given: input_ids or inputs_embeds [B, S, ...], position_ids, attention_mask and labels of the whole batch.
+    """Collective. given: input_ids or inputs_embeds [B, S, ...], position_ids, attention_mask, labels and num_items_in_batch of the whole batch.
 
     Returns the sequence and the attention_mask [B, S]. Ranks that were given other batches are refused.
     """
@@ -125,12 +125,14 @@ def sequence_of_whole(shared: SequenceGroup, given: Mapping[str, Any], weights: 
         fingerprint(given[name]) if _counts(given.get(name)) else torch.zeros_like(shape[0]) for name in (*_COMPARED, *_COMPARED_BESIDE_IMAGES)
     ]
     prints += [checksum(given[name]) if given.get(name) is not None else torch.zeros_like(shape[0]) for name in IMAGES]
+    divisor = given.get("num_items_in_batch")
+    prints.append(checksum(torch.as_tensor(-1 if divisor is None else divisor, dtype=torch.float64, device=device)))
     ranks = torch.stack(shared.all_gather(torch.stack([weights.checksum(device), *shape, *prints]))).tolist()
     drift = [theirs.pop(0) for theirs in ranks]
     if any(theirs != ranks[0] for theirs in ranks):
         raise ConfigError(
             "trireme.parallelize: the ranks of a sequence group were called with different batches; [samples, tokens, checksums of "
-            f"{', '.join((*_COMPARED, *_COMPARED_BESIDE_IMAGES, *IMAGES))}] of each rank: {ranks}. With whole_batches the ranks that share a "
+            f"{', '.join((*_COMPARED, *_COMPARED_BESIDE_IMAGES, *IMAGES, 'num_items_in_batch'))}] of each rank: {ranks}. With whole_batches the ranks that share a "
             "sample load the same samples: give the data loader's sampler the number and index of the data ranks. A shuffle, a collator or a worker that "
             "draws at random in each process wants a seed (of a Trainer also accelerator_config={'dispatch_batches': True}), and a model that is called on "
             "one rank alone (a callback on process 0) is to be called on all"

@@ -43,8 +43,9 @@ def refuse_token_mixing(model: torch.nn.Module, vocabulary: int, run) -> None:
 
 
 def refuse_own_positions(model: torch.nn.Module, vocabulary: int, run) -> bool:
-    """run as above, also with position_ids and attention_mask [2, TOKENS]: shards count positions from 0 on, and so must the
-    model (RoBERTa does not). Whether it counts them otherwise beside padding on the left (OPT).
+    """run as above, also with position_ids and attention_mask. Halves of the samples, with the positions that shards have, must give
+    what the samples give: a model that counts from another number than 0 (RoBERTa), counts by itself, or scales by the length does not.
+    Returns whether it counts otherwise beside padding on the left (OPT).
 
     Refuses outputs that are not of each token too (scores of a sample).
     """
@@ -54,19 +55,22 @@ def refuse_own_positions(model: torch.nn.Module, vocabulary: int, run) -> bool:
     mask[0, :CHANGED] = 0
     with evaluating(model):
         output = run(ids)
-        counted = run(ids, position_ids=torch.arange(TOKENS, device=device).expand(2, TOKENS))
+        halves = ids.view(4, -1)  # as many rows of each product as before, so that its rounding is the same
+        counted = run(halves, position_ids=torch.arange(TOKENS, device=device).expand(2, TOKENS).reshape(halves.shape))
         padded = run(ids, attention_mask=mask) if "attention_mask" in inspect.signature(model.forward).parameters else output
-    for name, value in output.items():
-        if torch.is_tensor(value) and value.dim() and value.is_floating_point() and value.shape[:2] != ids.shape and value.shape[:1] != (ids.numel(),):
-            raise ConfigError(
-                f"trireme.parallelize: {type(model).__name__} gives {name} of {tuple(value.shape)} for {tuple(ids.shape)} tokens, so not a value "
-                "for each token: what it takes of one token, the last or the first, would be of a shard's: it is refused"
-            )
+    for tokens, found in ((ids, output), (halves, counted)):  # of two lengths: a sample may have as many scores as one of them
+        for name, value in found.items():
+            if torch.is_tensor(value) and value.dim() and value.is_floating_point() and value.shape[:2] != tokens.shape and len(value) != tokens.numel():
+                raise ConfigError(
+                    f"trireme.parallelize: {type(model).__name__} gives {name} of {tuple(value.shape)} for {tuple(tokens.shape)} tokens, so not a value "
+                    "for each token: what it takes of one token, the last or the first, would be of a shard's: it is refused"
+                )
     # The first that is not a router's loss.
     output, counted, padded = (next(v for v in found.values() if torch.is_tensor(v) and v.dim()) for found in (output, counted, padded))
-    if not torch.allclose(output, counted, rtol=1e-3, atol=1e-5):
+    if not torch.allclose(output, counted.reshape(output.shape), rtol=1e-3, atol=1e-5):
         raise ConfigError(
-            f"trireme.parallelize: {type(model).__name__} counts positions in a way of its own, not 0, 1, 2, ...: it is refused"
+            f"trireme.parallelize: {type(model).__name__} gives the halves of a sample, with their position_ids, other values than the sample: it counts "
+            "positions in a way of its own, not 0, 1, 2, ... as the position_ids do, or its values depend on how many tokens a call has. It is refused"
         )
     valid = mask.bool() if output.shape[:2] == mask.shape else mask.flatten().bool()
     return not torch.allclose(output[valid], padded[valid], rtol=1e-3, atol=1e-5)

@@ -138,6 +138,11 @@ def _over_ranks(
     with parallelize(model, shared):
         before = _random_states(parameters[0].device)
         output = model(**part)
+        if getattr(output, "logits", None) is None:
+            raise ConfigError(
+                f"trireme.verify: {type(target).__name__} gives no logits, and verify compares a loss: give the model with its head "
+                "(of a LlamaModel, LlamaForCausalLM)"
+            )
         loss = loss_of_shards(output.logits, targets, shared, num_targets=num_targets)
         if getattr(output, "aux_loss", None) is not None:
             loss = loss + router_coefficient(target) * output.aux_loss

@@ -18,7 +18,7 @@ from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import DataLoaderConfiguration, DeepSpeedPlugin, DistributedType, FullyShardedDataParallelPlugin, InitProcessGroupKwargs
 from rank_pool import import_deepspeed
-from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SubsetRandomSampler
 
 SAMPLES, TOKENS, STEPS, RATE = 40, 23, 5, 0.05
 
@@ -194,11 +194,14 @@ def dealt(sp_size, length, batch_size=4, pack=False, split=False):
     return dict(ranks=everyone, alone=alone)
 
 
-def gathering(sp_size, dispatch=False, length=7):
+def gathering(sp_size, dispatch=False, length=7, sampler=None):
     """What gather_once gives for loaders whose last round is not full."""
     config = trireme.hf.ParallelismConfig(sp_size=sp_size)
     accelerator = accelerator_for("ddp", config, dataloader_config=DataLoaderConfiguration(dispatch_batches=dispatch))
-    loader = accelerator.prepare(DataLoader([{"x": torch.tensor(place)} for place in range(length)], batch_size=2))
+    data = [{"x": torch.tensor(place)} for place in range(length)]
+    batches = BatchSampler(range(length), 2, drop_last=False)
+    made = {None: dict(batch_size=2), "torch's": dict(batch_sampler=batches), "without a size": dict(batch_sampler=list(batches))}[sampler]
+    loader = accelerator.prepare(DataLoader(data, **made))
     found = dict(tensors=[], nested=[], objects=[], rounds=0)
     plain = accelerator.gather
     with config.gather_once(accelerator):

@@ -58,6 +58,8 @@ FOUR = {
     "refused: 3 rows split by 2": ("dealt", dict(sp_size=2, length=14, batch_size=6, pack=True, split=True)),
     "gathered": ("gathering", dict(sp_size=2)),
     "gathered, dispatched": ("gathering", dict(sp_size=2, dispatch=True)),
+    "gathered, dispatched, a batch sampler": ("gathering", dict(sp_size=2, dispatch=True, sampler="torch's")),
+    "gathered, dispatched, batches without a size": ("gathering", dict(sp_size=2, dispatch=True, sampler="without a size")),
     "gathered, full": ("gathering", dict(sp_size=2, length=8)),
     "gathered, one data rank": ("gathering", dict(sp_size=4)),
     "failing read": ("failing_read", dict(sp_size=2)),
@@ -211,7 +213,7 @@ def test_lengths_count_data_ranks(four):
     assert four["map, dispatched"]["length"] == 3 and four["map, split"]["length"] == 6
 
 
-@pytest.mark.parametrize("case", ["gathered", "gathered, dispatched", "gathered, full", "gathered, one data rank"])
+@pytest.mark.parametrize("case", [name for name in FOUR if name.startswith("gathered")])
 def test_each_sample_is_gathered_once(four, case):
     seen, length = four[case], FOUR[case][1].get("length", 7)
     data_ranks = seen["data_ranks"]

@@ -94,6 +94,8 @@ def run_loss(group):
     assert abs(value.item() - alone.item()) < 5e-6
     nothing = torch.full_like(whole_batch["input_ids"], -100)
     assert trireme.loss(whole_batch["hidden"] @ start.T, nothing, shared).item() == 0
+    weighted = trireme.loss(whole_batch["hidden"] @ start.T, whole_batch["input_ids"], shared, num_targets=0.5)
+    assert weighted.item() == pytest.approx(alone.item() * targets[0].ne(-100).sum().item() / 0.5, rel=5e-6)
 
 
 def test_an_optimizer_leaves_alone_what_no_rank_used(ranks):
@@ -222,5 +224,6 @@ def run_refusals(group):
             trireme.shard(batch, group)
     with pytest.raises(trireme.ConfigError, match="wants a gradient"):
         trireme.gather(torch.zeros(1, 6, requires_grad=True), group)
-    with pytest.raises(trireme.ConfigError, match="got logits"):
-        trireme.loss(torch.zeros(1, 6, 3), ids[:, 1:], group)
+    for words, targets, averaged_over in (("got logits", ids[:, 1:], 1), ("of torch.int32", ids.int(), 1), ("got averaged_over=0", ids, 0)):
+        with pytest.raises(trireme.ConfigError, match=words):
+            trireme.loss(torch.zeros(1, 6, 3), targets, group, averaged_over=averaged_over)

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import functools
+import math
 import sys
 import unittest.mock
 
@@ -311,9 +312,32 @@ def run_refused_models(group):
         noisy.get_input_embeddings().neftune_noise_alpha = 5
         with pytest.raises(trireme.ConfigError, match="NEFTune"):
             noisy(input_ids=ids)
-    scores = transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**SMALL))
-    with pytest.raises(trireme.ConfigError, match="not a value for each token"), trireme.parallelize(scores, group):
-        pass
+    for labels in (2, 12, 24):  # as many as the look has tokens, too
+        scores = transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**SMALL, num_labels=labels))
+        with pytest.raises(trireme.ConfigError, match="not a value for each token"), trireme.parallelize(scores, group):
+            pass
+
+
+def test_models_that_count_tokens_by_themselves_are_refused(ranks):
+    ranks.run(run_own_counts, 1)
+
+
+def run_own_counts(group):
+    """They take position_ids, and also add positions of their own, or scale by the length of a sample."""
+    import transformers
+
+    class OwnCount(transformers.LlamaForCausalLM):
+        scales = False
+
+        def forward(self, input_ids=None, position_ids=None, **more):
+            length = input_ids.shape[1]
+            factors = math.log(length) if self.scales else torch.arange(1, length + 1)[:, None]
+            return super().forward(inputs_embeds=self.model.embed_tokens(input_ids) * factors, position_ids=position_ids, **more)
+
+    model = OwnCount(transformers.LlamaConfig(**SMALL, attn_implementation="eager"))
+    for model.scales in (False, True):
+        with pytest.raises(trireme.ConfigError, match="OwnCount gives the halves of a sample.* other values"), trireme.parallelize(model, group):
+            pass
 
 
 class BatchMean(torch.nn.Module):

@@ -39,3 +39,21 @@ def run_rotary(group, ring):
         for kind in ("plain", "packed"):
             batch = make_batch(kind, "")
             compare(alone(make_model(*one), batch), shared(make_model(*one), batch, group, ring))  # such a model keeps frequencies
+
+
+def test_the_longest_call_is_remembered_through_a_block(ranks):
+    ranks.run(run_remembered, 2)
+
+
+def run_remembered(group):
+    """In Transformers dynamic NTK keeps the frequencies of the longest call, until one of fewer tokens than the model has positions: a look has fewer."""
+    batch = make_batch("plain", "")
+    longer = {name: torch.cat([value, value], 1) for name, value in batch.items()}
+    for config, family, options in (MODELS[0], MODELS[2]):
+        model = make_model(config, family, {**options, "max_position_embeddings": 29})
+        first = alone(model, batch)[0]
+        alone(model, longer)
+        truth = alone(model, batch)
+        assert abs(truth[0] - first) > 1e-3 * first
+        compare(truth, shared(model, batch, group))
+        assert alone(model, batch)[0] == truth[0]

@@ -257,23 +257,30 @@ def test_what_is_refused_is_named(ranks):
 
 
 def run_refusals(group):
-    def refused(words, *, q=(1, 4, 4, 8), k=(1, 4, 2, 8), dtype=torch.float32, to=group, error=trireme.ConfigError, **options):
-        k_shard = torch.randn(k)
-        with pytest.raises(error, match=words):
+    def refused(words, *, q=(1, 4, 4, 8), k=(1, 4, 2, 8), dtype=torch.float32, of_keys=torch.float32, to=group, **options):
+        k_shard = torch.randn(k).to(of_keys)
+        with pytest.raises(trireme.ConfigError, match=words):
             trireme.ulysses_attention(torch.randn(q).to(dtype), k_shard, k_shard, to, **options)
 
     refused("divide the query heads", k=(1, 4, 3, 8))
     refused("expected q \\[B, s, H, D\\]", k=(1, 5, 2, 8))
     refused("one floating dtype", dtype=torch.float64)
+    refused("a width of 1 or more", q=(1, 4, 4, 0), k=(1, 4, 2, 0))
     refused("window: got 0", window=0)
+    refused("scale: got nan", scale=float("nan"))
     refused("softcap: got -1", softcap=-1)
     refused("one of each query head", sinks=torch.zeros(2))
     refused("torch.float32 on cpu", sinks=torch.zeros(4, dtype=torch.float64))
     refused("at most one rank a head.*ring=R\\) with R of 2", q=(1, 4, 1, 8), k=(1, 4, 1, 8))
     refused("holds 4 tokens", lengths=[5, 3])
-    refused("expected to begin with 0", cu_seqlens=[1, 8], error=ValueError)
-    refused("got documents of 9 tokens in a sample of 8", cu_seqlens=[0, 9], error=ValueError)
-    refused("batch, query heads", q=(1 + group.rank(), 4, 4, 8), k=(1 + group.rank(), 4, 2, 8))
+    refused("expected to begin with 0", cu_seqlens=[1, 8])
+    refused("got documents of 9 tokens in a sample of 8", cu_seqlens=[0, 9])
+    rank = group.rank()
+    refused("has batch [12], rank [01] another", q=(1 + rank, 4, 4, 8), k=(1 + rank, 4, 2, 8))
+    mixed = (torch.float32, torch.float64)[rank]
+    refused("has dtype torch.float(32|64), rank", dtype=mixed, of_keys=mixed)
+    refused("has window [56], causal (True|False), rank", window=5 + rank, causal=rank == 0)
+    refused(r"has cu_seqlens \[\[0, [34], 8\]\], rank", cu_seqlens=[0, 3 + rank, 8])
     ring = trireme.SequenceGroup(group, ring=2)
     size = 3 + 2 * group.rank()
     refused("as trireme.shard cuts it", q=(1, size, 4, 8), k=(1, size, 2, 8), to=ring)

@@ -100,7 +100,7 @@ class WrongOnShards(torch.nn.Module):
 
     def forward(self, x):
         weight = self.weight
-        if x.shape[1] not in (24, 29):  # those of the look for token mixing, and the whole
+        if x.shape[1] not in (12, 24, 29):  # those of the looks for token mixing, and the whole
             weight = weight * 1.001 if self.wrong_values else weight + 0.001 * (weight - weight.detach())
         return self.inner(x) * weight
 
@@ -194,6 +194,7 @@ def run_refused(group):
         r"draws random numbers \(model.layers.0.mlp.1\)": (dropout, batch),
         "before it is wrapped": (wrapped, batch),
         "mixes tokens outside attention": (mamba, batch),
+        "LlamaModel gives no logits": (transformers.LlamaModel(transformers.LlamaConfig(**SMALL)), batch),
     }
     for words, (model, given) in cases.items():
         with pytest.raises(trireme.ConfigError, match=words):

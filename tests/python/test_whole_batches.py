@@ -189,6 +189,7 @@ def run_refused(group):
     borders = {"cu_seq_lens_q": torch.tensor([0, 3, 4, 19, 29])}
     calls = {
         "called with different batches": other,
+        "called with different batches.* num_items_in_batch": dict(batch, num_items_in_batch=20 + group.rank()),
         "expected the same documents": dict(batch, **borders),
         "output_hidden_states": dict(batch, output_hidden_states=True),
         "return_dict": dict(batch, return_dict=False),

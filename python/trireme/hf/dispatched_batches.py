@@ -25,9 +25,11 @@ class DispatchedBatches(IterableDataset):
 
     def __init__(self, source: DataLoader, data_rank: int, data_ranks: int, split_batches: bool):
         self.source, self.data_rank, self.data_ranks, self.split_batches = source, data_rank, data_ranks, split_batches
-        if split_batches and (source.batch_size is None or source.batch_size % data_ranks):
+        # A loader with a batch sampler has none of its own.
+        self.batch_size = source.batch_size or getattr(source.batch_sampler, "batch_size", None)
+        if split_batches and (self.batch_size is None or self.batch_size % data_ranks):
             raise ConfigError(
-                f"split_batches: got batches of {source.batch_size} samples for {data_ranks} data ranks, expected a multiple"
+                f"split_batches: got batches of {self.batch_size} samples for {data_ranks} data ranks, expected a multiple"
             )
 
     def __len__(self) -> int:
@@ -65,29 +67,31 @@ class DispatchedBatches(IterableDataset):
     def _rounds(self) -> Iterator[tuple[list, int]]:
         """On process 0: each data rank's batch, and of a last round that may be short how many rows are real, else 0."""
         per_round = 1 if self.split_batches else self.data_ranks
-        size = self.source.batch_size
+        size = self.batch_size
         first: list = []
         taken: list = []
         packed = False
         for batch, last in _and_whether_last(self.source):
             taken.append(batch)
             first = first or taken
+            if size is None and self.source.batch_sampler is not None:  # one that does not tell it
+                size = find_batch_size(batch)
             if last and not self.source.drop_last:
-                yield self._filled(taken, per_round, first, packed)
+                yield self._filled(taken, per_round, first, size, packed)
             elif len(taken) == per_round:
                 yield self._of_ranks(taken), 0
                 taken = []
             packed = packed or size is None or find_batch_size(batch) != size
 
-    def _filled(self, taken: list, per_round: int, first: list, packed: bool) -> tuple[list, int]:
-        """The last round. packed: some batch before had another number of rows than of samples."""
+    def _filled(self, taken: list, per_round: int, first: list, size: Optional[int], packed: bool) -> tuple[list, int]:
+        """The last round. size: samples of a full batch, where the loader makes batches; packed: some batch before had another number of rows."""
         if self.data_ranks == 1:
-            return self._of_ranks(taken), 0 if packed or self.source.batch_size is None else find_batch_size(taken[0])
+            return self._of_ranks(taken), 0 if packed or size is None else find_batch_size(taken[0])
         wanted = 0
         if self.split_batches:
             wanted = -(-find_batch_size(taken[0]) // self.data_ranks) * self.data_ranks
         elif not packed and taken[-1] is not first[0]:  # one batch alone does not tell whether it is packed
-            wanted = self.source.batch_size
+            wanted = size
         short = wanted > 0 and find_batch_size(taken[-1]) < wanted
         real = sum(map(find_batch_size, taken)) if short or len(taken) < per_round else 0
         filled = [*taken[:-1], _completed(taken[-1], first[0], wanted) if short else taken[-1]]
