@@ -41,7 +41,8 @@ def ulysses_attention(
     q: [B, s, H, D], this rank's tokens in their order; k, v: [B, s, K, D], K divides H. fp32, bf16, fp16 or fp64.
         s may differ between ranks and be zero; B, H, K, D and the dtype are the same on all.
     group: a ProcessGroup, or a :class:`SequenceGroup` for a ring. Ulysses ranks are at most H.
-    lengths: tokens of every rank, in rank order. Without them the ranks ask each other in every call.
+    lengths: tokens of every rank, in rank order. Without them the ranks ask each other in every call, and compare what else they
+        were given.
     cu_seqlens: borders of packed documents in the whole sample: 0, ..., S; one for all samples of the batch, or a list
         of B tensors. Attention does not cross them. Without it a sample is one document.
     window: a query sees itself and the ``window - 1`` tokens before it (and, if not causal, after it).

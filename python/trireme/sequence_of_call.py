@@ -132,7 +132,7 @@ def sequence_of_whole(shared: SequenceGroup, given: Mapping[str, Any], weights: 
     if any(theirs != ranks[0] for theirs in ranks):
         raise ConfigError(
             "trireme.parallelize: the ranks of a sequence group were called with different batches; [samples, tokens, checksums of "
-            f"{', '.join((*_COMPARED, *_COMPARED_BESIDE_IMAGES, *IMAGES, 'num_items_in_batch'))}] of each rank: {ranks}. With whole_batches the ranks that share a "
+            f"{', '.join((*_COMPARED, *_COMPARED_BESIDE_IMAGES, *IMAGES))}, num_items_in_batch] of each rank: {ranks}. With whole_batches the ranks that share a "
             "sample load the same samples: give the data loader's sampler the number and index of the data ranks. A shuffle, a collator or a worker that "
             "draws at random in each process wants a seed (of a Trainer also accelerator_config={'dispatch_batches': True}), and a model that is called on "
             "one rank alone (a callback on process 0) is to be called on all"
