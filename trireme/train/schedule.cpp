@@ -119,7 +119,8 @@ void Schedule::check() const {
           R"(warmup_stable_decay needs a whole number of steps: --lr_scheduler_kwargs '{"num_decay_steps": 100}')");
     if (static_cast<double>(warmup_steps) + *kwargs.num_decay_steps > static_cast<double>(total_steps))
       throw ConfigError(cat("warmup_stable_decay: ", warmup_steps, " steps of warm-up and num_decay_steps ",
-                            *kwargs.num_decay_steps, " are more than the ", total_steps, " steps there are; give fewer of either"));
+                            *kwargs.num_decay_steps, " are more than the ", total_steps,
+                            " steps there are; give fewer of either"));
   }
   if (kwargs.min_lr && *kwargs.min_lr > peak_learning_rate)
     throw ConfigError(cat("cosine_with_min_lr: min_lr ", *kwargs.min_lr,
