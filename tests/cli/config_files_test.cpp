@@ -138,6 +138,7 @@ TEST_F(GivenFiles, a_list_of_a_config_is_a_flags_words_with_commas_or_the_one_na
   EXPECT_EQ(options("lora_modules_to_save:\n- norm\n- embed_tokens").engine.lora.modules_to_save,
             "norm,embed_tokens");
   EXPECT_EQ(options("context_stages: ['1k:60', '4k:20']").context_stages, "1k:60,4k:20");
+  EXPECT_EQ(options("context_stages: ['']").context_stages, R"([""])") << "which its reader refuses";
   EXPECT_FALSE(options("report_to: [none]").tensorboard);
   const auto config = [&](const std::string& text) { return refusal({"--config", file("run.yaml", text)}); };
   EXPECT_THAT(config("report_to: [tensorboard, wandb]"),

@@ -32,7 +32,7 @@ std::vector<std::string> words_of_value(const Option& option, const Json& value,
     for (const Json& each : value) words.push_back(each.is_string() ? each.get<std::string>() : each.dump());
     if (!words.empty()) return words;
   }
-  const auto is_name = [](const Json& each) { return each.is_string(); };
+  const auto is_name = [](const Json& each) { return each.is_string() && each != ""; };
   if (value.is_array() && !value.empty() && std::ranges::all_of(value, is_name)) {
     if (option.is_list) return {joined(value, ",", [](const Json& each) { return each.get<std::string>(); })};
     if (option.type == OptionType::choice && value.size() == 1) return {value[0].get<std::string>()};

@@ -235,7 +235,8 @@ void ProcessPostBoard::wait_for(int peer, steady_clock::time_point deadline) {
 void ProcessPostBoard::throw_if_broken() const {
   const uint32_t by = page_->broken.load(std::memory_order_acquire);
   if (by == 0) return;
-  const auto& why = page_->of(static_cast<int>(by) - 1).failure;
+  const uint32_t index = std::min(by, static_cast<uint32_t>(ranks())) - 1;
+  const auto& why = page_->of(static_cast<int>(index)).failure;
   throw std::runtime_error(std::string(text_in(why.data(), why.size())));
 }
 

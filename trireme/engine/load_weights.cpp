@@ -71,7 +71,7 @@ class WeightLoader {
       if (gathered) own = gather_parts(loading_.all, own, piece.of_ranks, loading_.device);
       // Masters on the host of a GPU: the copy waits for the gather, and so for other ranks.
       std::optional<ActivityWait> wait;
-      if (gathered) wait.emplace(loading_.all.activity());
+      if (gathered && !loading_.device.is_cpu()) wait.emplace(loading_.all.activity());
       to.set(own);
     }
   }

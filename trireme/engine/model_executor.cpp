@@ -1,6 +1,7 @@
 #include "trireme/engine/model_executor.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -99,8 +100,11 @@ std::vector<std::shared_ptr<const SequenceMask>> ModelExecutor::masks_of(const T
 // A copy from pageable memory waits for the work that the device was given before it: also for exchanges, and so for
 // other ranks. So all copies come first.
 void ModelExecutor::bring(const TokenBatch& batch, Pass& pass) const {
-  const ActivityWait wait(activity_);
+  std::vector<std::shared_ptr<const SequenceMask>> masks = masks_of(batch);  // this rank's own work
+  std::optional<ActivityWait> wait;
+  if (!settings_.device.is_cpu()) wait.emplace(activity_);
   pass.context = context_of(batch, pass.across);
+  pass.context.masks = std::move(masks);
   pass.embedded = {batch.tokens.to(settings_.device).flatten(), pass.context.positions};
   pass.targets = batch.targets.to(settings_.device).flatten().contiguous();
 }
@@ -110,7 +114,6 @@ SequenceContext ModelExecutor::context_of(const TokenBatch& batch, AcrossLayers&
   context.across = &across;
   context.batch = batch.tokens.size(0);
   context.shard_tokens = batch.tokens.size(1);
-  context.masks = masks_of(batch);
   context.positions = positions_in_documents(batch, mesh_.sp->rank()).to(settings_.device);
   context.rotary = rotary_of(batch, context.positions);
   context.layout = batch.layout;

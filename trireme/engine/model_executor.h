@@ -74,6 +74,7 @@ class ModelExecutor {
 
   // What the pass reads of the batch, on the device.
   void bring(const TokenBatch& batch, Pass& pass) const;
+  // Without masks.
   SequenceContext context_of(const TokenBatch& batch, AcrossLayers& across) const;
   std::vector<RotaryTable> rotary_of(const TokenBatch& batch, const at::Tensor& positions) const;
   RotaryTable rotary_table(const RopeConfig& rope, int64_t head_dim, const TokenBatch& batch,

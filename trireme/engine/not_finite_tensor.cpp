@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "trireme/base/error.h"
 #include "trireme/comm/agreement.h"
@@ -11,9 +12,10 @@
 namespace trireme {
 namespace {
 
-// What is looked at comes to the host behind its gather, and so behind other ranks.
+// What is looked at comes from a GPU behind its gather, and so behind other ranks.
 std::optional<std::string> look_at(const UnitSpec& unit, const at::Tensor& whole, Group& all) {
-  const ActivityWait wait(all.activity());
+  std::optional<ActivityWait> wait;
+  if (!whole.is_cpu()) wait.emplace(all.activity());
   return not_finite_row(unit, whole);
 }
 

@@ -29,7 +29,7 @@ bool WaitingRoom::accept() {
   const int descriptor = ::accept4(socket_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC);
   const bool guests_have_all = descriptor < 0 && (errno == EMFILE || errno == ENFILE) && !guests_.empty();
   // The oldest: a launcher would have spoken by now.
-  if (guests_have_all || guests_.size() >= kMostGuests) guests_.pop_front();
+  if (guests_have_all || (descriptor >= 0 && guests_.size() >= kMostGuests)) guests_.pop_front();
   if (descriptor >= 0)
     guests_.push_back({LauncherLink(descriptor), now_seconds(), random_digits(32), std::nullopt});
   return descriptor >= 0 || guests_have_all;
