@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <ranges>
+#include <set>
 #include <span>
 #include <string_view>
 #include <sys/stat.h>
@@ -93,29 +93,22 @@ bool is_table(const fs::path& file) {
   return ending(file) == ".parquet" || ending(file) == ".arrow";
 }
 
-int64_t total_bytes(const auto& files) {
-  int64_t bytes = 0;
-  for (const fs::path& file : files) bytes += InputFile(file, "text").bytes();
-  return bytes;
+// Beside the tables of a data set: its card, and what the datasets library writes.
+bool describes_data_set(const fs::path& file) {
+  static const std::set<std::string> names{"readme",        "license",      "dataset_info",
+                                           "dataset_infos", "dataset_dict", "state"};
+  return names.contains(lower_case(file.stem().string()));
 }
 
-// Of each table, why it is no text. What lies beside the tables of a data set, such as its card, is no text to
-// train on.
+// Of each table, why it is no text.
 void refuse_data_set(const fs::path& folder, const std::map<fs::path, std::string>& tables,
                      std::span<const fs::path> texts) {
-  const auto described = std::ranges::find_if(tables, [](const auto& table) {
-    std::error_code error;
-    return ending(table.first) == ".arrow" &&
-           fs::exists(table.first.parent_path() / "dataset_info.json", error);
-  });
-  const int64_t table_bytes = total_bytes(std::views::keys(tables)), text_bytes = total_bytes(texts);
-  if (described == tables.end() && table_bytes <= text_bytes) return;
-  const auto& [table, why] = described == tables.end() ? *tables.begin() : *described;
-  throw DataError(cat(quotation(folder.string()), ": holds the tables of a data set (", std::ssize(tables),
-                      " of ", format_bytes(table_bytes), " in all), which are not text, and beside them ",
-                      format_bytes(text_bytes), " of text, which is taken for its description. ",
-                      quotation(table.string()), " ", why,
-                      ". If the text beside the tables is meant, name its files"));
+  if (tables.empty() || !std::ranges::all_of(texts, describes_data_set)) return;
+  const auto& [table, why] = *tables.begin();
+  throw DataError(cat(quotation(folder.string()), ": holds the tables of a data set (", tables.size(),
+                      "), which are not text, and beside them only what describes it",
+                      texts.empty() ? "" : cat(" (", quotation(texts.front().filename().string()), ")"), ". ",
+                      quotation(table.string()), " ", why));
 }
 
 // Tables that would be read as one text, braces and quotes in it.
@@ -275,7 +268,7 @@ void TextSource::add_folder(const fs::path& root) {
       files_.push_back(file);
     }
   }
-  if (!tables.empty()) refuse_data_set(root, tables, std::span(files_).subspan(first));
+  refuse_data_set(root, tables, std::span(files_).subspan(first));
 }
 
 bool TextSource::has_lines(const fs::path& file) const {

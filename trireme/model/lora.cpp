@@ -26,7 +26,7 @@ std::vector<std::string> names_between_commas(const std::string& text, const std
     if (name.empty() || !std::ranges::all_of(name, is_of_name))
       throw ConfigError(cat("--", option, " is '", quotation(text),
                             "'; expected names with commas between them, ", expected,
-                            "; lists and regular expressions are not read"));
+                            "; regular expressions are not read"));
   }
   return names;
 }

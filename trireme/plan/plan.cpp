@@ -61,9 +61,18 @@ std::optional<int> more_devices(Search& search, const PlanRequest& request) {
     std::vector<int> counts = device_counts(hardware, fewer, std::min(2 * fewer, most));
     while (!counts.empty() && is_ruled_out(counts.back())) counts.pop_back();
     if (counts.empty() || !suffice(counts.back())) continue;
-    std::erase_if(counts, is_ruled_out);
-    return *std::partition_point(counts.begin(), counts.end() - 1,
-                                 [&](int devices) { return !suffice(devices); });
+    size_t low = 0, high = counts.size() - 1;
+    while (low < high) {
+      const size_t middle = (low + high) / 2;
+      size_t tried = middle;
+      while (tried < high && is_ruled_out(counts[tried])) ++tried;
+      if (tried < high && !suffice(counts[tried]))
+        low = tried + 1;
+      else
+        high = tried < high ? tried : middle;
+    }
+    while (is_ruled_out(counts[high])) ++high;
+    return counts[high];
   }
   return std::nullopt;
 }

@@ -52,7 +52,8 @@ void list_schedule(OptionList& list, TrainOptions& o) {
       .in_stages();
   list.real("learning_rate", o.learning_rate, above(0, 1e38), "peak of the first stage").in_stages();
   list.choice("lr_scheduler_type", o.lr_scheduler_type, "schedule of each stage").in_stages();
-  list.text("lr_scheduler_kwargs", o.lr_scheduler_kwargs, R"(JSON, such as {"min_lr_rate": 0.1})")
+  list.text("lr_scheduler_kwargs", o.lr_scheduler_kwargs,
+            R"(JSON, such as {"min_lr_rate": 0.1}; warmup_stable_decay needs {"num_decay_steps": 100})")
       .in_stages();
   list.real("warmup_ratio", o.warmup_ratio, from_to(0, 1), "share of a stage's steps").in_stages();
   list.real("warmup_steps", o.warmup_steps, from_to(0, kSteps), "steps; below 1: a share").in_stages();
