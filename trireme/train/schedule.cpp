@@ -53,8 +53,8 @@ const Kwarg& find_kwarg(const std::string& name) {
 }
 
 DecayType parse_decay_type(const Json& value) {
-  for (const auto& [type, name] : enum_names(DecayType{}))
-    if (value == name) return type;
+  if (const auto type = value.is_string() ? value_named<DecayType>(value.get<std::string>()) : std::nullopt)
+    return *type;
   throw ConfigError(cat("--lr_scheduler_kwargs: ", kDecayType, " is ", quotation(value), "; expected ",
                         joined(enum_names(DecayType{}), ", ", &EnumName<DecayType>::name)));
 }
