@@ -30,6 +30,15 @@ using testing::TinyOutcome;
 using testing::TinyRun;
 using testing::train_on_ranks;
 
+// Of one length, in the place of stages.
+TrainOptions options_of_steps(const TinyRun& run, int64_t steps) {
+  TrainOptions options = run.options("run");
+  options.context_stages.clear();
+  options.samples.max_seq_length = 16;
+  options.max_steps = steps;
+  return options;
+}
+
 fs::path tokenizer() {
   return testing::source_folder() / "tests/tokenizer/fixtures/gpt2_tokenizer.json";
 }
@@ -178,10 +187,7 @@ TEST(ResumedRun, sees_a_tokenized_set_that_was_made_anew_under_its_name) {
 
 TEST(ResumedRun, of_a_finished_run_says_that_nothing_is_left_and_how_to_train_on) {
   const TinyRun run;
-  TrainOptions options = run.options("run");
-  options.context_stages.clear();
-  options.samples.max_seq_length = 16;
-  options.max_steps = 2;
+  TrainOptions options = options_of_steps(run, 2);
   train_on_ranks(1, options);
   options.resume_from_checkpoint = "true";
   EXPECT_THAT(train_on_ranks(1, options).output,
@@ -341,10 +347,7 @@ TEST(ResumedRun, in_fp16_goes_on_with_a_schedule_that_overflowed_steps_do_not_mo
 
 TEST(ResumedRun, at_another_sequence_length_is_refused_before_it_is_built_and_can_begin_its_data_anew) {
   const TinyRun run;
-  TrainOptions options = run.options("run");
-  options.context_stages.clear();
-  options.samples.max_seq_length = 16;
-  options.max_steps = 4;
+  TrainOptions options = options_of_steps(run, 4);
   train_on_ranks(1, options, 2);
   options.resume_from_checkpoint = "true";
   options.samples.max_seq_length = 24;
